@@ -36,9 +36,8 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
     import stateflow as sf
     from bench import sides
-    from stateflow.spark.sinks.kinds import make_sink
     from stateflow.spark.sinks.same_task import map_in_arrow
-    from stateflow.testing.sink_log import SinkLog
+    from stateflow.testing.sink_log import SinkLog, make_sink
 
     properties = {
         "uri": f"sqlite:///{workplace.folder}/catalog.db",

@@ -31,8 +31,7 @@ class Size:
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     import stateflow as sf
     from bench import sides
-    from stateflow.spark.sinks.kinds import make_sink
-    from stateflow.testing.sink_log import SinkLog
+    from stateflow.testing.sink_log import SinkLog, make_sink
     from tests.connectors.kafka_server import Topics
     from tests.spark.kafka_broker import broker, connector_jars
 

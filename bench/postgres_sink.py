@@ -37,8 +37,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     import stateflow as sf
     from bench import sides
     from bench.peers.environments import jars_of
-    from stateflow.spark.sinks.kinds import make_sink
-    from stateflow.testing.sink_log import SinkLog
+    from stateflow.testing.sink_log import SinkLog, make_sink
     from tests.connectors.postgres_server import server
 
     spent: dict[str, list[float]] = {name: [] for name in STEPS}

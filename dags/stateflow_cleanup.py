@@ -54,7 +54,7 @@ with DAG(
 ):
     StateflowCleanupOperator(
         task_id="cleanup",
-        job="{{ params.job or '' }}",
+        job="{{ params.job or '*' }}",
         retained="{{ params.retained }}",
         age="{{ params.age or '' }}",
         retention="{{ params.retention or '' }}",

@@ -85,7 +85,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "state/expiry": Room(
         "how long state lives, and the index that finds what has expired",
-        "format state/backends state/values",
+        "format quantities state/backends state/values",
         "index.py",
     ),
     "state/columns": Room(
@@ -189,7 +189,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/session": Room("Java, jars and the Spark session", "config spark/internals storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines/processes pipelines/rows spark/internals spark/session "
+        "checkpoint config format operators pipelines/processes pipelines/rows reading spark/internals spark/session "
         "state state/backends state/expiry state/keys state/values storage",
         "subtask.py",
     ),
@@ -200,13 +200,13 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/sinks": Room(
         "prepare and commit, per kind of sink",
-        "checkpoint format pipelines pipelines/conditions pipelines/inputs pipelines/rows spark/internals "
-        "spark/sources storage",
+        "checkpoint format pipelines pipelines/conditions pipelines/inputs pipelines/ready pipelines/rows "
+        "spark/internals spark/sources storage",
         "base.py",
     ),
     "spark/shuffle": Room(
         "the rows of a key brought together, on the executor that has its state",
-        "format operators pipelines/rows spark/internals spark/task",
+        "format operators pipelines/rows spark/internals spark/session spark/task",
         "exchange.py",
     ),
     "spark/inputs": Room(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stateflow.masking import without_secrets
@@ -94,6 +96,18 @@ def error_of(exit_code: int, message: str) -> StateflowError:
 
 class UserCodeError(StateflowError):
     """User code raised; the sentence names operator, key and the exception."""
+
+
+@contextmanager
+def without_exit(what: str) -> Iterator[None]:
+    """Around user code that runs in the driver. `sys.exit()` there would end a run as if it had done all it had to, or the thread that Spark
+    waits for."""
+    try:
+        yield
+    except SystemExit as error:
+        raise UserCodeError(
+            f"{what} ends the process ({placed(error)}), which would leave the run's work undone without a word: let it return, or raise an error"
+        ) from error
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
 
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 
@@ -22,6 +24,8 @@ _MICROSECONDS = {
     **dict.fromkeys(("d", "day", "days"), 86_400_000_000),
     **dict.fromkeys(("w", "week", "weeks"), 604_800_000_000),
 }
+LONGEST = timedelta(days=3_652_059)
+"""From the first day to the last on which anything here can happen: of the years 1 to 9999."""
 
 
 def size(text: str) -> int:
@@ -42,7 +46,16 @@ def duration(text: str) -> timedelta:
             f"{text!r} is not a duration: write it with its unit, like '500 ms' or '10 minutes'; units are ms, seconds, minutes, "
             "hours, days and weeks"
         )
-    return timedelta(microseconds=round(number * _MICROSECONDS[unit]))
+    micros = Fraction(number) * _MICROSECONDS[unit]
+    if micros.denominator != 1:
+        raise ValueError(f"{text!r} is no whole number of microseconds, and nothing here is finer: round it")
+    if micros > LONGEST // timedelta(microseconds=1):
+        raise ValueError(too_long(text))
+    return timedelta(microseconds=int(micros))
+
+
+def too_long(given: object) -> str:
+    return f"{given!r} is longer than time is counted here, from the year 1 to 9999: write a shorter one"
 
 
 def written_size(count: int) -> str:
@@ -90,11 +103,11 @@ def time_text(micros: int | None) -> str:
     return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _split(text: str, what: str, example: str) -> tuple[float, str]:
+def _split(text: str, what: str, example: str) -> tuple[Decimal, str]:
     match = _QUANTITY.match(text)
     if not match:
         raise ValueError(f"{text!r} is not {what}: write it like {example}")
-    return float(match[1]), match[2].lower()
+    return Decimal(match[1]), match[2].lower()
 
 
 def several(count: int, one: str, more: str = "") -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
 
 import stateflow as sf
-from stateflow.testing import KeyedHarness
+from stateflow.testing import ColumnarHarness, KeyedHarness
 from tests.refusals.refusal import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -220,6 +220,25 @@ def test_an_event_time_timer_is_not_set_to_a_duration() -> None:
         KeyedHarness(Wrong).rows(Order(1, "a", 1.0))
 
 
+@pytest.mark.parametrize("time", ["event", "processing"])
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("value", [None, date(2026, 1, 1), 5, "2026-01-01"])
+def test_a_timer_is_set_to_an_instant_and_to_nothing_else(value: Any, many: Any, time: str) -> None:
+    class Wrong(sf.KeyedProcess[int, Order, str]):
+        timer = sf.Timer(time, many=many)
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+            self.timer.set(value)
+
+        @timer.fires
+        def fired(self, key: int, when: datetime, ctx: sf.Context) -> None: ...
+
+    with refused(
+        sf.UsageError, "timer 'timer', key 1", f"{value!r} is no instant", "row.ts + timedelta", "clear()"
+    ):
+        KeyedHarness(Wrong).rows(Order(1, "a", 1.0))
+
+
 # ---- values of the wrong kind ----
 
 
@@ -321,6 +340,40 @@ def test_a_dead_letter_takes_back_all_that_its_key_did_and_nothing_else() -> Non
     assert "test_harness.py" in letter[3]
     assert '"sku":"bad"' in letter[4]
     assert letter[5:] == (2, 1)
+
+
+class Listing(sf.KeyedProcess[int, Order, str]):
+    """Keeps what it has seen in lists of its subtask, and counts it."""
+
+    seen = sf.OperatorListState(str)
+    known = sf.UnionListState(str)
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            self.seen.add(row.sku)
+            self.known.add(row.sku)
+            ctx.metrics.counter("seen").inc()
+            ctx.metrics.counter(row.sku).inc()
+            if row.sku == "replaced":
+                self.seen.update(["other"])
+                self.known.clear()
+            if row.amount < 0:
+                raise ValueError("a refund")
+        yield ",".join([*self.seen.get(), "|", *self.known.get()])
+
+
+def test_a_dead_letter_takes_back_what_its_key_did_to_lists_of_the_subtask_and_to_counters() -> None:
+    harness = KeyedHarness(Listing, on_error="dead_letter")
+    out = harness.rows(
+        Order(1, "a", 1.0),
+        *(Order(2, "b", 1.0), Order(2, "bad", -1.0)),
+        *(Order(3, "replaced", 1.0), Order(3, "bad", -1.0)),
+        Order(4, "c", 1.0),
+    )
+    assert out == ["a,|,a", "a,c,|,a,c"]
+    assert len(harness.dead_letters) == 2
+    assert {name: count for name, count in harness.metrics.items() if count} == {"seen": 2, "a": 1, "c": 1}
+    assert harness.rows(Order(5, "d", 1.0)) == ["a,c,d,|,a,c,d"]
 
 
 def test_a_timer_that_raises_becomes_a_dead_letter_and_is_gone() -> None:
@@ -683,3 +736,36 @@ def test_a_release_that_a_run_would_refuse_is_refused() -> None:
         KeyedHarness(Empty, after=before)
     with refused(sf.IncompatibleError, "int cannot become bool by itself"):
         KeyedHarness(Narrow, after=before)
+
+
+TWO = "user long, shop long, n long"
+
+
+def test_a_release_with_another_key_is_refused_as_a_run_would_be() -> None:
+    def counted(*key: str, rows: str = TWO) -> ColumnarHarness:
+        return ColumnarHarness(
+            lambda table, state: table, rows, key=key, state={"n": int}, output=rows, after=before
+        )
+
+    before: ColumnarHarness | None = None
+    before = counted("user", "shop")
+    counted("user", "shop")
+    with refused(sf.IncompatibleError, "keyed by user, shop", "keyed by shop, user now", "old order"):
+        counted("shop", "user")
+    with refused(sf.IncompatibleError, "keyed by user", "now", "new uid"):
+        counted("user")
+    with refused(sf.IncompatibleError, "(int, str)", "cast the key back"):
+        counted("user", "shop", rows="user long, shop string, n long")
+
+    class Two(sf.KeyedProcess[tuple[int, int], Order, Any]):
+        n = sf.ValueState(int)
+
+    def keyed(*key: str, after: KeyedHarness | None = None, key_type: Any = tuple[int, int]) -> KeyedHarness:
+        return KeyedHarness(Two, key=key, key_type=key_type, after=after)
+
+    first = keyed("user", "sku")
+    keyed("user", "sku", after=first)
+    with refused(sf.IncompatibleError, "keyed by sku, user now"):
+        keyed("sku", "user", after=first)
+    with refused(sf.IncompatibleError, "(int, str)"):
+        keyed("user", "sku", after=first, key_type=tuple[int, str])

@@ -58,6 +58,29 @@ def test_one_row_returned_in_the_place_of_many_is_refused(row: Any, on_error: st
         assert "yield each row, or return a list" in harness.dead_letters[0][2]
 
 
+@pytest.mark.parametrize(
+    ("rows", "output"), [([(1, 2), (1, None)], "k long, n long not null"), ([None], "n long NOT NULL")]
+)
+def test_none_in_a_column_that_is_declared_as_not_null_is_refused(rows: Any, output: str) -> None:
+    with refused(sf.UsageError, "operator 'Putting' put out None", "column 'n'", "declares as not null"):
+        put_out(rows, output=output)
+    diverting = KeyedHarness(Putting, outputs=[LARGE], output=output, on_error="dead_letter")
+    assert diverting.rows(Order(1, "a", 1.0)) == []
+    assert "column 'n', which its output declares as not null" in diverting.dead_letters[0][2]
+    assert put_out(rows, output=output.lower().replace(" not null", "")) == rows
+
+
+def test_none_in_such_a_column_to_the_side_is_refused() -> None:
+    side: sf.Output[Any] = sf.output("side", "n long not null")
+
+    class Emitting(sf.KeyedProcess[int, Order, Total]):
+        def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
+            ctx.emit(side, (None,))
+
+    with refused(sf.UsageError, "side output 'side'", "put out None in column 'n'", "not null"):
+        KeyedHarness(Emitting, outputs=[side]).rows(Order(1, "a", 1.0))
+
+
 def test_a_single_column_takes_bare_values() -> None:
     assert put_out([2.5, 3.0], output="price double") == [2.5, 3.0]
     assert put_out(["abc"], output="name string") == ["abc"]

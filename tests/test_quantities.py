@@ -35,6 +35,9 @@ def test_a_size_is_binary_whatever_its_unit_is_called(text: str, count: int) -> 
         ("1 h", timedelta(hours=1)),
         ("7 days", timedelta(days=7)),
         ("2 weeks", timedelta(days=14)),
+        ("0.3 ms", timedelta(microseconds=300)),
+        (f"1.{'0' * 40} s", timedelta(seconds=1)),
+        ("1.001 s", timedelta(microseconds=1_001_000)),
     ],
 )
 def test_a_duration_has_a_unit(text: str, length: timedelta) -> None:

@@ -109,13 +109,12 @@ def key_groups(state: OperatorState) -> list[int]:
     """Bytes per key group. A shard does not know them one by one: its bytes are spread evenly over its range."""
     # Where the sum changes from one group to the next: a record may name thousands of shards that each span every group.
     changes = [0.0] * (state.max_parallelism + 1)
-    for shards in state.shards:
-        for shard in shards:
-            first, last = max(0, shard.first), min(state.max_parallelism - 1, shard.last)
-            if first <= last:
-                share = shard.bytes / (last - first + 1)
-                changes[first] += share
-                changes[last + 1] -= share
+    for shard in state.all_shards:
+        first, last = max(0, shard.first), min(state.max_parallelism - 1, shard.last)
+        if first <= last:
+            share = shard.bytes / (last - first + 1)
+            changes[first] += share
+            changes[last + 1] -= share
     return [max(0, round(value)) for value in accumulate(changes[:-1])]
 
 

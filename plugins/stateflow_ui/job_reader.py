@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from stateflow.checkpoint.control import Heartbeat, read_heartbeat, read_progress
+from stateflow.checkpoint.control import Heartbeat, begun_by_restore, read_heartbeat, read_progress
 from stateflow.checkpoint.log import BodyCache, Log, SlotCache, SlotContent, read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import HistoryLine, SegmentCache, history_line, merged, read_segments
@@ -133,6 +133,7 @@ class JobReader:
             lines=lines.all,
             now=now,
             patience=round(self._patience * 1e6),
+            begun_by_restore=log.head is None and begun_by_restore(self.store, self.layout),
         )
         return JobFacts(
             conn_id=self._conn_id,

@@ -202,8 +202,7 @@ def _refuse_too_different(one: Record, other: Record, operator: str, command: st
 
 
 def _files(operator: OperatorState | None) -> dict[object, FileRef]:
-    shards = [] if operator is None else [shard for subtask in operator.shards for shard in subtask]
-    return {identity(ref): ref for shard in shards for ref in shard.files}
+    return {} if operator is None else {identity(ref): ref for ref in operator.files}
 
 
 def whole_records(found: Sequence[Record | None], slots: Sequence[int]) -> list[Record]:

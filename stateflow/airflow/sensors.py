@@ -73,8 +73,12 @@ class _JobSensor(StateflowOperator, BaseSensorOperator):
                 return super().execute(context)
             if answer := self.poke(context):
                 return answer.xcom_value  # no need to defer
+            from stateflow.airflow.triggers.overdue import deadline_of  # a DAG file must not load it
+
+            trigger = self.condition()
+            trigger.deadline = deadline_of(self, context)
             self.defer(
-                trigger=self.condition(),
+                trigger=trigger,
                 method_name=self.execute_complete.__name__,
                 timeout=timedelta(seconds=self.timeout),
             )
@@ -87,6 +91,9 @@ class _JobSensor(StateflowOperator, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the trigger has fired."""
+        from stateflow.airflow.triggers.overdue import refuse_overdue  # as above
+
+        refuse_overdue(self, event)
         if sentence := event.get("failed"):
             raise AirflowException(sentence) if event.get("retry") else AirflowFailException(sentence)
         self.log.info("%s", event["done"])

@@ -55,14 +55,15 @@ def claim(
     retained: Retention | int | None = None,
     probe: ProbeStore = probe,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
+    restores: bool = False,
 ) -> Writer:
     """Claims the job, carries out every record decided before, and returns the job's writer. The first claim creates the job.
 
     With `retained` the fence announces what that keeps, so that `collect(retained)` may delete at
     once. It calls `claimed_epoch` before it carries anything out: that can take long, and whoever waits for the job must
-    see that the run is alive.
+    see that the run is alive. `restores`: it is claimed for a restore.
     """
-    claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=probe)
+    claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=probe, restores=restores)
     claimed_epoch(claimed.epoch)
     while True:
         log, step = observe(store, layout, claimed)
@@ -125,6 +126,7 @@ def claim_epoch(
     ids: Callable[[], str],
     clock: Callable[[], int],
     probe: ProbeStore = probe,
+    restores: bool = False,
 ) -> ClaimedEpoch:
     """Claims the next epoch, creating the job if there is none yet."""
     if not living_epochs(store, layout):
@@ -134,7 +136,7 @@ def claim_epoch(
         create_once(store, layout.identity, encode(identity))
     while True:
         epoch = max(living_epochs(store, layout), default=0) + 1
-        body = encode(EpochClaim(epoch=epoch, writer=ids(), owner=owner, at=clock()))
+        body = encode(EpochClaim(epoch=epoch, writer=ids(), owner=owner, at=clock(), restores=restores))
         if create_once(store, layout.epoch(epoch), body) == body:
             # No guarantee yet: another run may have had this epoch before a collector deleted its claim. `observe`
             # checks that.

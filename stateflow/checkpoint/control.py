@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stateflow.checkpoint.log import read_epochs
+from stateflow.checkpoint.log import read_epoch_claim, read_epochs
 from stateflow.checkpoint.processes import ProcessIdentity, is_dead
-from stateflow.errors import BusyError, NotFoundError
+from stateflow.errors import BusyError, NotFoundError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, Owner, decode, encode
 from stateflow.logs import waiting
@@ -237,6 +237,24 @@ def newest_heartbeat(store: Store, layout: JobLayout) -> tuple[int, Heartbeat | 
     """The newest epoch, and the heartbeat of its run."""
     epoch = max(read_epochs(store, layout), default=0)
     return epoch, read_heartbeat(store, layout, epoch)
+
+
+def begun_by_restore(store: Store, layout: JobLayout) -> bool:
+    """Whether a restore made the job. As long as the job has no record, the restore has brought nothing."""
+    epochs = read_epochs(store, layout)
+    return bool(epochs) and read_epoch_claim(store, layout, epochs[0]).restores
+
+
+def refuse_unrestored(store: Store, layout: JobLayout) -> None:
+    """UsageError for a job without a record that a restore has made. A run would begin with empty state, and write its output once more."""
+    if not begun_by_restore(store, layout):
+        return
+    beat = read_heartbeat(store, layout, read_epochs(store, layout)[0])
+    error = beat.outcome.error.rstrip(".") if beat is not None and beat.outcome is not None else ""
+    raise UsageError(
+        f"job {layout.job!r} was to be restored, and the restore {f'failed ({error})' if error else 'has not come to its end'}: a run would begin "
+        "with empty state at the beginning of its sources; restore it again, or, to begin anew, run it under another name"
+    )
 
 
 def _named(owner: Owner) -> str:

@@ -69,6 +69,7 @@ def edit(
         carry_out=carry_out,
         retained=retained,
         claimed_epoch=claimed_epoch,
+        restores=once == "restore",
     )
     if once is not None and (earlier := made_by(writer.log, owner.run, once)) is not None:
         outcome = writer.log.slots[earlier.slot].outcome

@@ -19,10 +19,10 @@ from stateflow.format.records import OperatorListState, OperatorState, Record, S
 
 def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorState:
     """The operator's state, divided among another number of subtasks."""
-    assignment = first_assignment(parallelism, operator.max_parallelism, where)
+    assignment = _assignment(parallelism, operator.max_parallelism, where)
     if assignment == operator.assignment:
         return operator
-    shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
+    shards = sorted(operator.all_shards, key=lambda shard: shard.first)
     return msgspec.structs.replace(
         operator,
         assignment=assignment,
@@ -46,8 +46,15 @@ def _divided(
         yield first, last, shards[bisect_left(lasts, first) : bisect_right(firsts, last)]
 
 
-def first_assignment(parallelism: int, max_parallelism: int, where: str) -> tuple[tuple[int, int], ...]:
-    """The key groups of each subtask, before any other assignment."""
+def first_assignment(
+    uid: str, own: int, parallelism: int, max_parallelism: int
+) -> tuple[tuple[int, int], ...]:
+    """The key groups of each subtask, before any other assignment. `own` is the parallelism that the pipeline gives the operator. It is taken
+    as it is; without it (0) the operator has that of the run, as far as there are key groups."""
+    return _assignment(own or min(parallelism, max_parallelism), max_parallelism, f"operator {uid!r}")
+
+
+def _assignment(parallelism: int, max_parallelism: int, where: str) -> tuple[tuple[int, int], ...]:
     if not 1 <= parallelism <= max_parallelism:
         raise UsageError(
             f"{where} cannot have parallelism {parallelism}: use 1 to {max_parallelism}, its max_parallelism; for "

@@ -144,9 +144,9 @@ class Writer:
             )
         self.still_owner()
         top = self._log.decided
-        late = self._log.late
+        late, last = self._log.late, self._log.last_commits
         sinks = {
-            uid: msgspec.structs.replace(prepared, late=late.get(uid, ()))
+            uid: msgspec.structs.replace(prepared, prev=last.get(uid), late=late.get(uid, ()))
             for uid, prepared in draft.sinks.items()
         }
         announced = announced_by(self._log, draft.kind, self._retained)

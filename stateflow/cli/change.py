@@ -129,7 +129,7 @@ def _claimed(job: Job) -> dict[str, int]:
     """URLs of the savepoints that are the job's own, with their bytes."""
     from stateflow.checkpoint.log import read_identity
     from stateflow.format.references import bases
-    from stateflow.savepoints.format import read_savepoint_claim
+    from stateflow.savepoints.format import belongs, read_savepoint_claim
 
     if (identity := read_identity(job.store, job.layout)) is None:
         return {}
@@ -138,7 +138,9 @@ def _claimed(job: Job) -> dict[str, int]:
     return {
         url: sum(entry.size for entry in store.list(""))
         for url, store in stores.items()
-        if (claim := read_savepoint_claim(store)) is not None and claim.job == identity.uuid
+        if (claim := read_savepoint_claim(store)) is not None
+        and claim.job == identity.uuid
+        and belongs(claim, job.store.url, store.url)
     }
 
 

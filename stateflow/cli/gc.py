@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ _CLAIMED, _OVER, _HALF = (
     "savepoint that was never finished",
 )
 
+_LEFT = "claims, control files and pins"
 _KEPT = {
     ANNOUNCED: "announced: the job's last run keeps it, by its own retained_checkpoints, retained_age or retention",
     YOUNG: "young: retained_age keeps it, not retained_checkpoints",
@@ -89,7 +91,16 @@ def gc(
         for sentence in report.warnings:
             call.output.log(sentence)
 
-    _report(call, job, clean_up(found, *asked, delete=yes, collected=say))
+    said = (
+        ("--retained", kept.retained_checkpoints),
+        ("--age", kept.retained_age),
+        ("--retention", kept.retention),
+    )
+    words = [job, *(f"{name} {shlex.quote(str(value))}" for name, value in said if value is not None)]
+    words += [f"--release {shlex.quote(pin)}" for pin in release_pin or ()]
+    _report(
+        call, job, clean_up(found, *asked, delete=yes, collected=say), f"stateflow gc {' '.join(words)} --yes"
+    )
 
 
 def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> None:
@@ -111,7 +122,7 @@ def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> No
         call.output.log(f"deleted {fork}: a replay that is gone has left it")
 
 
-def _report(call: Invocation, job: str, cleaned: CleanUp) -> None:
+def _report(call: Invocation, job: str, cleaned: CleanUp, deletes: str) -> None:
     plan, done = cleaned.plan, cleaned.done
     body = {
         "job": job,
@@ -129,7 +140,7 @@ def _report(call: Invocation, job: str, cleaned: CleanUp) -> None:
     }
     if done is None:
         empty = plan.empty and not cleaned.expired and not cleaned.unfinished
-        again = "" if empty else f"Nothing was deleted. `stateflow gc {job} --yes` does it."
+        again = "" if empty else f"Nothing was deleted. `{deletes}` does it."
         nothing = ["nothing to collect"] if empty else []
         call.output.answer(body, _table(cleaned), *nothing, note=again)
         return
@@ -140,6 +151,7 @@ def _report(call: Invocation, job: str, cleaned: CleanUp) -> None:
     call.output.answer(
         body,
         f"deleted {several(len(done.removed), 'record')} and {several(done.files, 'file')} ({sizes or 'no bytes'})",
+        *([f"deleted {len(plan.leftovers)} {_LEFT}"] if plan.leftovers else []),
         *(f"deleted {url}: {why}" for url, why in gone),
     )
 
@@ -172,7 +184,5 @@ def _table(cleaned: CleanUp) -> TextTable:
     rows += [(url, "delete", _OVER) for url in cleaned.expired]
     rows += [(url, "delete", _HALF) for url in cleaned.unfinished]
     if plan.leftovers:
-        rows.append(
-            (f"{len(plan.leftovers)} claims, control files and pins", "delete", "of epochs that are over")
-        )
+        rows.append((f"{len(plan.leftovers)} {_LEFT}", "delete", "of epochs that are over"))
     return TextTable(("what", "", "why"), rows)

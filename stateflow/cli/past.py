@@ -260,7 +260,10 @@ def diff(
         },
         *changes.pieces(),
         note="\n".join(
-            [f"from {names[0]} to {names[1]}{'' if changes.counts else ': no entry differs'}", *notes]
+            [
+                f"from {names[0]} to {names[1]}{'' if changes.counts or found.on_one_side else ': no entry differs'}",
+                *notes,
+            ]
         ),
     )
 

@@ -142,7 +142,8 @@ def check_flow(
         except NewerTypeError as error:
             raise IncompatibleError(f"{error}{where_to_go_back(error, checkpoints)}") from None
         changed_elements(node, before)
-        check_key_columns(node, before)
+        if node.keyed:
+            check_key_columns(node.uid, node.keyed[0].columns, before)
         if refusal := left.of_states(node, before):
             raise IncompatibleError(refusal)
     for sentence in other_kinds(flow, record).values():
@@ -403,7 +404,7 @@ def _operator(
     for name, change in evolution.items():
         states[name] = f"{states.get(name, 'kept')}, {_evolves(change)}"
     converted = [name for name, change in evolution.items() if change.changes]
-    entries = sum(shard.entries for subtask in before.shards for shard in subtask)
+    entries = sum(shard.entries for shard in before.all_shards)
     names = recorded_names(node, before)
     counted = {
         name: counts[node.uid, names[name]]
@@ -439,8 +440,8 @@ def _evolves(change: Change) -> str:
 
 
 def _check_key(node: KeyedNode, before: OperatorState) -> None:
-    check_key_columns(node, before)
     columns, rows = node.keyed[0].columns, node.rows[0]
+    check_key_columns(node.uid, columns, before)
     fields = [rows.field(name) for name in columns] if rows is not None else []
     types = [key_type(field.type) for field in fields if field is not None]
     # Columns without a declared type are known to Spark only: the run compares them.

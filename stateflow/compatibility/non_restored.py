@@ -119,9 +119,16 @@ def check_replaced(node: KeyedNode, before: OperatorState) -> None:
 
 def replaced(node: KeyedNode, before: OperatorState) -> str:
     """A state that is gone while another one is new may be the same to its author: the new one would begin empty."""
+    if refusal := _two_of_one(node, before):
+        return refusal
     gone, new = _gone(node, before), _new(node, before)
     if not gone or not new:
         return ""
+    if kept := next((name for name in gone if name in new), ""):
+        return (
+            f"operator {node.uid!r}: state {kept!r} was {_described(gone[kept])}, and is {_described(new[kept])} now, which would begin empty: give "
+            f"the one of today another name; then, if the values of the other one may go, {let_go(node, kept)}"
+        )
     alike = ((old, name) for old in gone for name in new if _same_kind(gone[old], new[name]))
     old, name = next(alike, (next(iter(gone)), next(iter(new))))
     return (
@@ -129,6 +136,23 @@ def replaced(node: KeyedNode, before: OperatorState) -> str:
         f"{_described(new[name])}, is new and would begin empty: {_how_to_keep(node, old, name, gone[old], new[name])}; "
         f"if its values may go, {let_go(node, old)}"
     )
+
+
+def _two_of_one(node: KeyedNode, before: OperatorState) -> str:
+    """Of two states of the record that are one of today, one would be left out without a word."""
+    keyed = {name for name, schema in before.states.items() if not schema.forgotten}
+    today = [
+        *((name, schema.aliases, keyed) for name, schema in declared_states(node).items()),
+        *((name, each.aliases, before.operator_states) for name, each in declared_elements(node).items()),
+    ]
+    for name, aliases, recorded in today:
+        found = [each for each in (name, *aliases) if each in recorded]
+        if len(found) > 1:
+            return (
+                f"operator {node.uid!r}: state {name!r} goes by the names of several states of the checkpoint, {_names(found)}, and can go on from one: "
+                f"leave it that alias alone; then, if the values of another one may go, {let_go(node, found[-1])}"
+            )
+    return ""
 
 
 def _how_to_keep(node: KeyedNode, old: str, name: str, was: _Form, now: _Form) -> str:
@@ -155,17 +179,22 @@ class _Form(NamedTuple):
 
 
 def _gone(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
-    """The states of the record that the code neither declares nor lets go of."""
-    declared = {name for taken in (declared_states(node), declared_elements(node)) for name in taken}
-    renamed = {*recorded_names(node, before).values(), *element_names(node, before).values()}
-    forms: dict[str, _Form] = {
-        name: _Form(schema.kind, schema.value, schema.map_key)
-        for name, schema in before.states.items()
-        if not schema.forgotten
+    """The states of the record that the code neither declares nor lets go of. One of a key and one of a subtask are two, whatever their
+    names."""
+    keyed = {*declared_states(node), *recorded_names(node, before).values(), *forgets(node)}
+    elements = {*declared_elements(node), *element_names(node, before).values(), *forgets(node)}
+    return {
+        **{
+            name: _Form(schema.kind, schema.value, schema.map_key)
+            for name, schema in before.states.items()
+            if not schema.forgotten and name not in keyed
+        },
+        **{
+            name: _elements_form(state.kind, state.schema)
+            for name, state in before.operator_states.items()
+            if name not in elements
+        },
     }
-    forms |= {name: _elements_form(s.kind, s.schema) for name, s in before.operator_states.items()}
-    kept = declared | renamed | forgets(node)
-    return {name: form for name, form in forms.items() if name not in kept}
 
 
 def _new(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
@@ -186,4 +215,5 @@ def _elements_form(kind: str, schema: str) -> _Form:
 
 def _described(form: _Form) -> str:
     kind, value, map_key = form
-    return f"a {kind} of {map_key + ' to ' if map_key else ''}{value}"
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind} of {map_key + ' to ' if map_key else ''}{value}"

@@ -38,25 +38,67 @@ _ANEW = "give the operator another uid, under which it begins anew, and let the 
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
-    """The kind of a ready-made operator, the options that its state is made with, what a join is of and the columns of rows in its
-    blocks; empty for other operators."""
+    """What an operator with two inputs is of; and of a ready-made one its kind, the options that its state is made with and the columns
+    of rows in its blocks."""
     declared = node.columnar
+    inputs = {OPTION_INPUTS: " and ".join(_origins(node))} if len(node.keyed) > 1 else {}
     if not isinstance(declared, ReadyOperator):
-        return {}
-    inputs = (
-        {OPTION_INPUTS: " and ".join(origin(keyed.stream) for keyed in node.keyed)}
-        if len(node.keyed) > 1
-        else {}
-    )
+        return inputs
     held_back = {_HELD_BACK: duration(node.held_back)} if node.held_back else {}
     kind = {OPTION_KIND: declared.kind}
     return {
-        **kind, **declared.description, **declared.fixed, **inputs, **held_back, **_columns_of_blocks(declared)
+        **kind, **declared.description, **declared.fixed, **inputs, **held_back, **_columns_of_blocks(declared), **_forms(declared)
     }  # fmt: skip
+
+
+def _origins(node: KeyedNode) -> list[str]:
+    return [origin(keyed.stream) for keyed in node.keyed]
 
 
 def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
     return {f"{OPTION_ROWS}{state}": layout.schema().value for state, layout in declared.blocks.items()}
+
+
+def _forms(declared: ReadyOperator) -> dict[str, str]:
+    return {_values_of(column): form for column, form in declared.forms.items()}
+
+
+def _values_of(column: str) -> str:
+    return f"kind of values in column {column!r}"
+
+
+_EARLIER = "earlier "
+"""Before the name of an option that only earlier code had."""
+_OF_VALUES = ("aggregate ", "kind of values in ")
+"""How the names of options begin that say what is stored under the name of an aggregate or of a column."""
+
+
+def _check_forms(node: KeyedNode, declared: ReadyOperator, before: OperatorState) -> None:
+    """Refuses a column of rows in state whose values would be read as others. Records of before this was noted do not tell."""
+    for column, now in declared.forms.items():
+        field = declared.rows.field(column)
+        names = (column, *(field.aliases if field is not None else ()))
+        was = next((form for name in names if (form := _noted(before, _values_of(name), ""))), now)
+        if was != now:
+            raise IncompatibleError(
+                f"operator {node.uid!r} keeps rows whose column {column!r} had {was} and has {now} now, and would read them as other values: put it "
+                f"back, or {_ANEW}"
+            )
+
+
+def options_behind(node: KeyedNode, before: OperatorState | None) -> dict[str, str]:
+    """The options of a record behind a batch. What earlier code has noted of aggregates and columns that today's does not have stays: entries
+    that nobody has written since have their values still, and code that has them again reads those."""
+    now = fixed_options(node)
+    if before is None or _is_empty(before) or now.get(OPTION_KIND) != before.options.get(OPTION_KIND):
+        return now
+    noted = {name.removeprefix(_EARLIER): text for name, text in before.options.items()}
+    left = {name: text for name, text in noted.items() if name.startswith(_OF_VALUES) and name not in now}
+    return now | {f"{_EARLIER}{name}": text for name, text in left.items()}
+
+
+def _noted(before: OperatorState, option: str, otherwise: str) -> str:
+    return before.options.get(option, before.options.get(f"{_EARLIER}{option}", otherwise))
 
 
 def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
@@ -80,9 +122,16 @@ def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
 
 
 def check_options(node: KeyedNode, before: OperatorState) -> None:
-    """Refuses a key and options that the state was not made with. State of the user's own code has no options."""
+    """Refuses a key, an order of inputs and options that the state was not made with. Code of the user's own has no other options than its
+    inputs."""
     if _is_empty(before):
         return
+    inputs, were = _origins(node), before.options.get(OPTION_INPUTS)
+    if were == " and ".join(reversed(inputs)) != " and ".join(inputs):
+        raise IncompatibleError(
+            f"operator {node.uid!r}: its inputs were {were} and have changed places, and its state knows the rows of each by the side that they came "
+            f"from: put them back, or {_ANEW}"
+        )
     if node.rows and node.rows[0] is not None:
         check_another_key(node, node.rows[0], before)
     declared = node.columnar
@@ -100,11 +149,12 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
             f"operator {node.uid!r}: the operators before it held it back by {was_held_back}, and by {held_back} now (a lateness, a "
             f"window's length, the bounds of a join), so that rows would be late for it or come twice: put them back, or {_ANEW}"
         )
+    _check_forms(node, declared, before)
     for name, value in declared.fixed.items():
-        was = before.options.get(name, value)
+        was = _noted(before, name, value)
         if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
             other = _ANEW
-            if name.startswith("aggregate "):
+            if "aggregate " in name:
                 other = "give the changed aggregate another name, under which it begins anew"
             raise IncompatibleError(
                 f"operator {node.uid!r}: its {name} was {was} and is {value} now, and its state was made with the former: put it "
@@ -134,7 +184,7 @@ def _with_names_of_today(node: KeyedNode, option: str) -> str:
 
 def _is_empty(before: OperatorState) -> bool:
     """Whether it has no entries. Those of a canonical savepoint lie in tables, and it has no shards."""
-    return bool(before.shards) and not any(shard.files for task in before.shards for shard in task)
+    return bool(before.shards) and not any(before.files)
 
 
 def check_another_key(node: KeyedNode, rows: RowType, before: OperatorState) -> None:
@@ -424,18 +474,18 @@ def _entries(schema: StateSchema) -> str:
     return ", ".join(names)
 
 
-def check_key_columns(node: KeyedNode, before: OperatorState) -> None:
+def check_key_columns(uid: str, columns: tuple[str, ...], before: OperatorState) -> None:
     """Compares how many there are, and their order; `check_key` compares their types once these are known."""
-    columns, recorded = (node.keyed[0].columns if node.keyed else ()), tuple(name for name, _ in before.key)
+    recorded = tuple(name for name, _ in before.key)
     if columns != recorded and sorted(columns) == sorted(recorded):
         raise IncompatibleError(
-            f"operator {node.uid!r} was keyed by {', '.join(recorded)} and is keyed by {', '.join(columns)} now: state would be "
+            f"operator {uid!r} was keyed by {', '.join(recorded)} and is keyed by {', '.join(columns)} now: state would be "
             "found under another key; key by the columns in their old order"
         )
-    if node.keyed and len(node.keyed[0].columns) != len(before.key):
+    if len(columns) != len(before.key):
         raise IncompatibleError(
-            f"operator {node.uid!r} was keyed by {_key(before.key)} and is keyed by "
-            f"{', '.join(node.keyed[0].columns) or 'no column'} now: state cannot be found under another key; give it a new uid"
+            f"operator {uid!r} was keyed by {_key(before.key)} and is keyed by "
+            f"{', '.join(columns) or 'no column'} now: state cannot be found under another key; give it a new uid"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from stateflow.driver.processes import ProcessStatus
 
 START_PATIENCE = 600.0
 """Seconds until the first heartbeat of a driver on another host is overdue: a cluster has queues."""
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 HUNG = 6
 """A process that is seen to live gets the patience this many times."""
 
@@ -135,7 +137,7 @@ def _next_step(number: int, why: str) -> str:
 def _sentence(last_words: Sequence[str]) -> str:
     """The command's own sentence about its failure, else its last line."""
     for line in reversed(last_words):
-        _, prefix, text = line.partition("stateflow: ")
+        _, prefix, text = _COLOUR.sub("", line).partition("stateflow: ")
         if prefix:
             return text.strip()
-    return last_words[-1].strip() if last_words else ""
+    return next((line.strip() for line in reversed(last_words) if any(map(str.isalnum, line))), "")

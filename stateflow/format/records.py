@@ -230,8 +230,12 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The feeds that it reads, by operator and state: it has had rows for all that the state holds at this record."""
 
     @property
+    def all_shards(self) -> Iterator[Shard]:
+        return (shard for subtask in self.shards for shard in subtask)
+
+    @property
     def files(self) -> Iterator[FileRef]:
-        return (ref for subtask in self.shards for shard in subtask for ref in shard.files)
+        return (ref for shard in self.all_shards for ref in shard.files)
 
 
 class OperatorListState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -290,8 +294,10 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str
     target: str
     """Path or name, for people and for the sink."""
-    prev: Count | None
-    """The slot last committed to this sink; None when none was."""
+    prev: Count | None = msgspec.field(
+        default_factory=lambda: None
+    )  # made, so that a record names it also where it is None
+    """The slot last committed to this sink; None when none was. Whoever decides the record knows it, not the sink."""
     late: tuple[Count, ...] = ()
     """Abandoned slots above `prev` that may have arrived: a fenced run may have delivered one after all, so finding it is right
     too. Not rows behind the watermark."""
@@ -442,6 +448,8 @@ class EpochClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: Micros = 0
     job: str = ""
     """Of a tombstone: the UUID of the job that was deleted."""
+    restores: bool = False
+    """It was claimed for a restore, not for a run."""
 
 
 class JobIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

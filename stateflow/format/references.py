@@ -16,9 +16,7 @@ from stateflow.format.records import FileRef, Record, Savepoint, Shard, total_si
 def references(record: Record) -> Iterator[FileRef]:
     """Every file that a record names: state, sources' own logs, and what its sinks staged."""
     for operator in record.operators.values():
-        for shards in operator.shards:
-            for shard in shards:
-                yield from shard.files
+        yield from operator.files
     for source in record.sources.values():
         yield from source.files
     for prepared in record.sinks.values():

@@ -63,9 +63,6 @@ CHANGED = "the library, or a package beside it, was changed since it started"
 WARMING_RUNS = (("warming", "in", "table"), ("warming", "in", "table"), ("warming_delta", "table", "out"))
 """A pipeline, its input and its output. The first run begins a job, the second carries on, the third reads Delta: it takes 3 CPU s of
 a host's start, and saves one in the first run that reads such a table."""
-ENDED_ITSELF = (
-    "ended its Python with exit code 0 before it came to its end, as os._exit(0) does: it counts as failed"
-)
 _WARMING = Path(__file__).parent / "warming.py"
 _SHIM = Path(__file__).parent / "worker_shim.py"
 _ALLOWED = ("SPARK_HOME", "SPARK_ENV_LOADED", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
@@ -383,9 +380,9 @@ class Application:
         self._tell_zygote({"do": "signal", "place": run.place, "pid": run.pid, "number": number})
 
     def _said(self, code: int, run: HostedRun) -> dict[str, Any]:
-        """A run that was killed has a signal's number; a shell adds 128 to it."""
-        if code == 0 and (self.folder / f"place-{run.place}" / BEGUN).exists():
-            return {"exit": FAILED, "says": f"the run of {run.job} {ENDED_ITSELF}"}
+        """A run that was killed has a signal's number; a shell adds 128 to it. Any other code is the run's own only if it came to its end."""
+        if code >= 0 and (self.folder / f"place-{run.place}" / BEGUN).exists():
+            return {"exit": FAILED, "says": ended_itself(run.job, code)}
         if self._moving and not run.told_to_end and code in (0, -signal.SIGTERM):
             return {"again": True}
         if code == UNSERVED:
@@ -529,6 +526,14 @@ class Application:
         if memory > self._warm * (1 + self.settings.recycle_growth):
             return f"its memory has grown from {self._warm >> 20} to {memory >> 20} MiB"
         return ""
+
+
+def ended_itself(job: str, code: int) -> str:
+    """What is said of a run whose pipeline, or a library of it, has ended the process."""
+    return (
+        f"stateflow: the run of {job} ended its Python with exit code {code} before it came to its end, as os._exit({code}) does: "
+        "it counts as failed"
+    )
 
 
 def resident(pid: int) -> int:

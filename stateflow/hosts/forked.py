@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import runpy
 import signal
 import site
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +28,30 @@ def become_run(
     message: Mapping[str, Any], files: Sequence[int], command: Callable[[list[str]], object]
 ) -> None:
     """Gives the arguments of a message to `command`, in a process as its sender could have started."""
+    code: int | str | None = 0
+    try:
+        _become_its_process(message, files)
+        command(list(message["argv"]))
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        # As Python's own end has it. The mark goes: the run has come to its end, if not to a good one.
+        traceback.print_exc()
+        code = 1
+    _flush()
+    import atexit
+    import multiprocessing
+
+    for left in multiprocessing.active_children():
+        left.kill()  # or Python would wait for it now
+    atexit._run_exitfuncs()
+    _flush()
+    Path(message["place_folder"], BEGUN).unlink(missing_ok=True)
+    # Threads and processes that the pipeline has left do not keep it alive, and Python's own end takes a tenth of a second.
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _become_its_process(message: Mapping[str, Any], files: Sequence[int]) -> None:
     os.setsid()
     _go_first()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -46,27 +72,13 @@ def become_run(
     )
     sys.argv = ["stateflow", *message["argv"]]
 
-    code: int | str | None = 0
-    try:
-        command(list(message["argv"]))
-    except SystemExit as ended:
-        code = ended.code
-    finally:
-        _flush()
-    import atexit
-    import multiprocessing
 
-    for left in multiprocessing.active_children():
-        left.kill()  # or Python would wait for it now
-    atexit._run_exitfuncs()
-    _flush()
-    Path(message["place_folder"], BEGUN).unlink(missing_ok=True)
-    # Threads and processes that the pipeline has left do not keep it alive, and Python's own end takes a tenth of a second.
-    os._exit(code if isinstance(code, int) else int(code is not None))
+def become_workers(modules: Sequence[str], variables: Mapping[bytes, bytes], files: Sequence[int]) -> None:
+    """What Spark would start: a process that forks workers until Spark closes standard input, or one worker, such as for a source of a stream.
+    What they print goes where their run's errors go.
 
-
-def become_workers(variables: Mapping[bytes, bytes], files: Sequence[int]) -> None:
-    """Forks Python workers as Spark asks, until Spark closes standard input. What they print goes where their run's errors go."""
+    `modules`: that of the worker, behind that which forks it, if it is to be forked. Spark's planner has modules of its own for workers.
+    """
     _go_first()
     answer = os.dup(files[1])
     os.set_inheritable(answer, True)
@@ -80,7 +92,15 @@ def become_workers(variables: Mapping[bytes, bytes], files: Sequence[int]) -> No
         os.chdir(os.environ.pop(lent.WORKING_FOLDER, "."))
     from stateflow.spark.internals.workers import fork_workers
 
-    fork_workers(answer)
+    if len(modules) == 1:
+        # As Spark would have started it: Spark ends it by a signal, and the place ends it with all that it has started.
+        os.setpgid(0, 0)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+        sys.argv[:] = modules
+        runpy.run_module(modules[0], run_name="__main__", alter_sys=True)
+    else:
+        fork_workers(answer, modules[-1])
 
 
 def _go_first() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.hosts.client import CURRENT, KEEPER, NAME, hosts_folder, not_a_name
 from stateflow.private_folders import make_private
-from stateflow.quantities import size
+from stateflow.quantities import size, written_duration
 
 SETTINGS = "settings.json"
 
@@ -34,6 +35,37 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the runs of an application that drains have to end by themselves, and then to end their batch."""
     lease: float = 0.0
     """Seconds after which the host drains if nobody has renewed its lease; 0: it stays until it is told to end."""
+
+
+def differences(running: HostSettings, asked: HostSettings) -> list[str]:
+    """How a host that runs is another one than what is asked for, as the command line says it: `--runs 4, not 8`. Pure.
+
+    How it was started is none of that: whether it was warm at once says nothing of it now. Values of Spark's settings may be secrets.
+    """
+    memory = "spark.driver.memory"
+    pairs = (
+        ("--master", running.master, asked.master),
+        ("--runs", running.places, asked.places),
+        ("--memory", running.conf.get(memory), asked.conf.get(memory)),
+        ("--recycle-runs", running.recycle_runs, asked.recycle_runs),
+        ("--recycle-growth", running.recycle_growth, asked.recycle_growth),
+        ("--lease", _lease(running), _lease(asked)),
+    )
+    found = [
+        f"{flag} {there or 'none'}, not {here or 'none'}" for flag, there, here in pairs if there != here
+    ]
+    others = {name for name, _ in running.conf.items() ^ asked.conf.items()} - {memory}
+    return found + [f"{_how(name, running, asked)} --conf {name}" for name in sorted(others)]
+
+
+def _how(name: str, running: HostSettings, asked: HostSettings) -> str:
+    if name not in asked.conf:
+        return "beside what is asked for"
+    return "another" if name in running.conf else "no"
+
+
+def _lease(settings: HostSettings) -> str:
+    return written_duration(timedelta(seconds=settings.lease)) if settings.lease else ""
 
 
 LEAST_MEMORY = 512 << 20

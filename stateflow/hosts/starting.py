@@ -16,7 +16,15 @@ from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError, StateflowError, UnavailableError, UsageError
 from stateflow.hosts.client import LOG, Refused, ask
 from stateflow.hosts.lease import renew
-from stateflow.hosts.settings import SETTINGS, HostSettings, KeeperProcess, read_keeper, read_settings, write
+from stateflow.hosts.settings import (
+    SETTINGS,
+    HostSettings,
+    KeeperProcess,
+    differences,
+    read_keeper,
+    read_settings,
+    write,
+)
 from stateflow.private_folders import make_private
 from stateflow.spark.session.settings import require_image
 
@@ -55,19 +63,29 @@ def require_free(folder: Path, settings: HostSettings) -> None:
     """Raises BusyError while a host of this name lives, which keeps its settings."""
     if keeper_of(folder) is None:
         return
-    name, running = folder.name, read_settings(folder)
-    draining = False
-    with suppress(Refused):
-        draining = bool(ask(folder, "show").get("draining"))
-    if draining:
-        what = "drains: it ends with its runs, or after their batches with"
-    elif running != settings:
-        what = "runs already, with other settings, which it keeps: to change them, end it first with"
-    else:
-        raise BusyError(f"the host {name!r} runs already: see `stateflow host show {name}`")
-    raise BusyError(
-        f"the host {name!r} {what} `stateflow host stop {name}`; see `stateflow host show {name}`"
-    )
+    name = folder.name
+    stop, show = f"`stateflow host stop {name}`", f"`stateflow host show {name}`"
+    if drains(folder):
+        raise BusyError(
+            f"the host {name!r} drains, and takes no runs any more: start it again when its runs have ended, as {show} says, or end "
+            f"them after their batches with {stop}"
+        )
+    if others := differences(read_settings(folder), settings):
+        raise BusyError(
+            f"the host {name!r} runs already, with other settings, which it keeps ({'; '.join(others)}): to change them, end it first "
+            f"with {stop}; see {show}"
+        )
+    raise BusyError(f"the host {name!r} runs already: see {show}")
+
+
+def drains(folder: Path) -> bool:
+    """Whether a host that lives takes no runs any more: all of its applications that answer drain, also where the last one has replaced
+    others and ended before them."""
+    answers = []
+    for each in (folder, *folder.glob("application-*")):
+        with suppress(Refused):
+            answers.append(ask(each, "show"))
+    return bool(answers) and all(each.get("draining") for each in answers)
 
 
 def start(

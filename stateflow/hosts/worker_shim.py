@@ -16,7 +16,8 @@ def main() -> None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(sys.argv[1])
     entries = b"\0".join(name + b"=" + value for name, value in os.environb.items())
-    body = place + b"\0\0" + entries
+    modules = b"\0".join(word.encode() for word in sys.argv[3:] if word != "-m")
+    body = b"\0\0".join((place, modules, entries))
     socket.send_fds(sock, [struct.pack(">I", len(body)) + body], [0, 1, 2])
     # The forked process has these. Spark must see the end of its output when it ends, and it the end of its input.
     null = os.open(os.devnull, os.O_RDWR)

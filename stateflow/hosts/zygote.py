@@ -141,7 +141,7 @@ class Zygote:
         body = b""
         while len(body) < length:
             body += sock.recv(length - len(body))
-        number, _, entries = body.partition(b"\0\0")
+        number, modules, entries = body.split(b"\0\0", 2)
         place = self._place(int(number))
         variables = dict(entry.split(b"=", 1) for entry in entries.split(b"\0") if b"=" in entry)
         try:
@@ -154,7 +154,9 @@ class Zygote:
             return
         if pid == 0:
             errors = place.errors if place.errors >= 0 else files[2]
-            self._become(lambda: become_workers(variables, [*files[:2], errors]))
+            self._become(
+                lambda: become_workers(modules.decode().split("\0"), variables, [*files[:2], errors])
+            )
         place.workers.append(pid)
         self._shims[pid] = sock
         for each in files:

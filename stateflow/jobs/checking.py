@@ -14,7 +14,7 @@ from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.needs import unmet_needs
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.inputs.absent_inputs import absent_inputs
-from stateflow.spark.sinks.lacking import lacking, unreadable
+from stateflow.spark.sinks.lacking import unreadable, unwritable
 from stateflow.spark.sources import subfolders
 
 
@@ -22,7 +22,7 @@ def checked(
     flow: Flow, job: str, record: Record | None, written: Mapping[str, Prepared] | None = None, **given: Any
 ) -> Check:
     """`written` is what the job has written last, by sink; `given` are the further arguments of `compare`."""
-    misfits = {**lacking(flow), **renamed_targets(flow, written or {})}
+    misfits = {**unwritable(flow), **renamed_targets(flow, written or {})}
     # Warnings: where `check` runs there need not be the data.
     check = compare(flow, job, record, misfits=misfits, written=written, **given)
     inputs = (*absent_inputs(flow), *unreadable(flow), *map(str, unmet_needs(flow)), *_unread(flow))

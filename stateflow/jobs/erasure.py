@@ -260,8 +260,7 @@ def _bytes_to_rewrite(head: Record, keys: Mapping[str, object], cut: int) -> int
     return sum(
         shard.bytes
         for operator, group in operators.values()
-        for task in operator.shards
-        for shard in task
+        for shard in operator.all_shards
         if may_hold(shard, group, cut)
     )
 

@@ -23,7 +23,7 @@ from stateflow.checkpoint.collection import (
     collect,
     inspect,
 )
-from stateflow.checkpoint.control import read_heartbeat, read_progress
+from stateflow.checkpoint.control import begun_by_restore, read_heartbeat, read_progress
 from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
@@ -135,6 +135,7 @@ class Job(JobHandle):
             lines=lines,
             now=self.clock(),
             patience=round(self.heartbeat_timeout * 1e6),
+            begun_by_restore=log.head is None and begun_by_restore(self.store, self.layout),
             gone=heartbeat is not None and is_dead(heartbeat.process),
         )
 
@@ -295,6 +296,10 @@ class Job(JobHandle):
 
     def tag(self, name: str, checkpoint: str = "latest", *, note: str = "") -> Pin:
         """Names a checkpoint and keeps it: an instant savepoint inside the job that copies nothing."""
+        if name == "latest" or name.isdigit():
+            raise UsageError(
+                f"a tag {name!r} would be taken for the checkpoint of that name: choose another one, such as v{name}"
+            )
         slot = slot_of(parse(checkpoint), self, self.log())
         return pin(
             self.store, self.layout, slot, kind="tag", owner=self.owner(), ids=self.new_id,

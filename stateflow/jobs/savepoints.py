@@ -37,6 +37,8 @@ from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_LIFE = timedelta(days=2_900_000)
+"""To the last years of the 9999 in which time is counted."""
 SavepointKind = Literal["native", "canonical"]
 Progress = Callable[[str, int, int], object]
 """progress(what, done, total): bytes, or key groups."""
@@ -76,10 +78,15 @@ class MadeSavepoint:
 
 
 def checked_lifetime(expires: timedelta | None) -> timedelta | None:
-    """The same time. UsageError unless it is one in which somebody can use a savepoint."""
+    """The same time. UsageError unless it is one in which somebody can use a savepoint, and ends on a day that can be written down."""
     if expires is not None and expires <= timedelta(0):
         raise UsageError(
             "a savepoint that expires at once is of no use: leave `expires` out for one that stays"
+        )
+    if expires is not None and expires > _LONGEST_LIFE:
+        raise UsageError(
+            f"a savepoint that expires in {expires.days} days would do so behind all time that is counted here: leave `expires` out "
+            "for one that stays"
         )
     return expires
 

@@ -18,7 +18,8 @@ from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import FileRef, Record, SourceState
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.inputs.places import PATTERN, shown
-from stateflow.spark.sources.delta_log import Ahead, Position, SourceLog, ahead, log_beside
+from stateflow.spark.sources.delta_log import Ahead, SourceLog, ahead, log_beside
+from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.storage.roots import local_folder, open_beside, open_recorded
 from stateflow.storage.store import Store
 
@@ -199,7 +200,7 @@ def newer_version(log: SourceLog, line: str, table: str) -> str:
     versions = list(log.versions()) if log.versions is not None else []
     if not versions:
         raise NotFoundError(f"there is no Delta table at {table}")
-    if line != NOTHING and ahead(log, Position.parse(line), None) is Ahead.NOTHING:
+    if line != NOTHING and ahead(log, DeltaOffset.parse(line), None) is Ahead.NOTHING:
         return ""
     newest = max(versions)
     if log.staged is not None and log.may_have(newest + 1):

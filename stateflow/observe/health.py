@@ -64,6 +64,11 @@ def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Hea
 
 
 def _state_and_reason(status: JobStatus, now: int, fresh: int | None, old: bool) -> tuple[HealthState, str]:
+    if status.to_be_restored and status.status != "RUNNING":
+        ended = f"failed ({failure})" if (failure := _failure(status)) else "has not come to its end"
+        return "failed", (
+            f"has nothing yet, since its restore {ended}: restore it again, or, to begin anew, run it under another name"
+        )
     if status.status == "LOST":
         silent = f" for {age_text(now - status.heartbeat_at)}" if status.heartbeat_at is not None else ""
         return "lost", (

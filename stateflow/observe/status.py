@@ -150,6 +150,8 @@ class JobStatus:
     """The sources that the newest batch took nothing of, since they were ahead, each with the one that it waits for."""
     outcome: dict[str, Any] = field(default_factory=dict)
     """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not report it."""
+    to_be_restored: bool = False
+    """Whether a restore made the job, and has not brought its state."""
 
 
 def status_of(
@@ -163,6 +165,7 @@ def status_of(
     now: int,
     patience: int,
     gone: bool = False,
+    begun_by_restore: bool = False,
 ) -> JobStatus:
     """The status, computed from what was read. `now` and `patience` are microseconds. `gone` says that the process of the
     heartbeat is known to have ended."""
@@ -207,6 +210,7 @@ def status_of(
         batch_size=_batch_size(log, lines),
         waited=sources_that_waited(head.statistics) if head else {},
         outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
+        to_be_restored=begun_by_restore and head is None and not log.pending,
     )
 
 
@@ -277,7 +281,7 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
     figures = of_batch.get(uid) if isinstance(of_batch, dict) else None
     expired = figures.get("expired") if isinstance(figures, dict) else None
     notes = head.statistics.get("combiner")
-    shards = [shard for subtask in state.shards for shard in subtask]
+    shards = list(state.all_shards)
     hot = hot_key_of(figures)
     sizes = {
         name: _expiring_sizes(s, shards, head)

@@ -6,7 +6,7 @@ Like the keyed engine it knows no Spark: a Spark task and the test harness drive
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.filled import filled
 from stateflow.operators.lateness import ahead, of_rows_and_timers
+from stateflow.operators.output import null_refused
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.processes.process import Output
@@ -29,7 +30,7 @@ from stateflow.state.bound import Cursor
 from stateflow.state.columns.state import UNKNOWN, ColumnState
 from stateflow.state.expiry.index import Expiry, expiry_of_schema
 
-OUTPUT_ROWS = 100_000
+TABLE_ROWS = 100_000
 """Most rows of an output batch."""
 
 
@@ -46,6 +47,8 @@ class ColumnarSpec:
     """Of the states that the operator declares, with their ids."""
     outputs: Mapping[str, pa.Schema]
     """The main output and those to the side."""
+    never_null: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Per output, its columns that are declared as `not null`."""
     defaults: tuple[Mapping[str, Default], ...] = ()
     """Per input, what stands for a null in a column that is no key."""
     waited: bool = False
@@ -169,9 +172,12 @@ class ColumnarEngine:
                     f"operator {self.spec.uid!r} put out a table that does not fit {output} ({', '.join(schema.names)}): "
                     f"{' '.join(str(error).split())}"
                 ) from error
+            for column in self.spec.never_null.get(name, ()):
+                if table.column(column).null_count:
+                    raise null_refused(f"operator {self.spec.uid!r}", column)
             if name == DEAD_LETTERS:
                 self.dead_letters += table.num_rows
-            for batch in table.to_batches(max_chunksize=OUTPUT_ROWS):
+            for batch in table.to_batches(max_chunksize=TABLE_ROWS):
                 yield name, batch
 
     def _schema(self, name: Any) -> pa.Schema:

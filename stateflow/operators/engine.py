@@ -12,12 +12,14 @@ from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.lateness import of_rows_and_timers
 from stateflow.operators.snapshots import Copies, Taker
-from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, OperatorSpec
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTER, DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.state.broadcast_map import BroadcastWriteError, writing
 from stateflow.state.cursor import NO_KEY, Cursor
 
 REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
 """How to go on after user code has raised."""
+OUTPUT_ROWS = 20_000
+"""So many rows in `out` are enough for a batch of Arrow's: then they should be taken."""
 
 
 class ProcessEngine:
@@ -36,7 +38,7 @@ class ProcessEngine:
         self.moment = moment
         self.cursor = Cursor(moment.slot + moment.shift, moment.now, moment.watermark)
         self.process = spec.process()
-        sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
+        sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == DEAD_LETTER else [])]
         given = takers or {}
         self.taker: Taker = given.get(MAIN) or Copies()
         by_side = {name: given.get(name) or Copies() for name in sides}

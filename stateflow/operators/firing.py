@@ -19,6 +19,7 @@ from stateflow.operators.chunk_reads import ChunkReads
 from stateflow.operators.context import Moment
 from stateflow.operators.decoded import decoded_keys
 from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, times_of, turn
+from stateflow.operators.engine import OUTPUT_ROWS
 from stateflow.operators.lateness import ahead, behind
 from stateflow.operators.output import returned
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
@@ -30,7 +31,6 @@ FIRED_AT_ONCE = 40_000
 """About how many timers a block has. In a small block the keys lie far apart, and looking them up costs half as much again."""
 FIRST_BLOCK = 256
 """The first block is small: it shows which states the handlers read."""
-OUTPUT_ROWS = 20_000
 REMEMBERED = 100_000
 """Most keys whose timers handlers have set. Beyond that the queues are read anew instead."""
 _NEVER = -SIGN
@@ -46,12 +46,13 @@ class Firing:
     def __init__(
         self,
         spec: OperatorSpec,
+        codec: KeyCodec,
         moment: Moment,
         binding: Binding,
         attempt: Attempt,
     ) -> None:
         self._uid = spec.uid
-        self._careful = spec.on_error == "dead_letter"
+        self._careful = attempt.checked
         self._attempt, self._chunked, self._values = attempt, attempt.chunked, attempt.values
         self._context, self._cursor, self._out = attempt.context, attempt.cursor, attempt.out
         self._names = sorted(binding.timers)
@@ -64,8 +65,7 @@ class Firing:
         }
         """How the namespaces of timers that have any are written, by rank."""
         self._only = self._timers[0] if len(self._timers) == 1 and not self._namespaced else None
-        self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
-        self._decode = self._codec.decode
+        self._codec, self._decode = codec, codec.decode
         self._reads = ChunkReads(attempt.chunked)
         self._changes: list[Change] = []
         self._keys: list[Any] = []

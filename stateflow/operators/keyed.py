@@ -36,7 +36,7 @@ from stateflow.operators.firing import Firing
 from stateflow.operators.output import returned
 from stateflow.operators.snapshots import Taker
 from stateflow.operators.visiting import Visiting
-from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTER, DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.processes.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change
@@ -100,10 +100,10 @@ class KeyedEngine(ProcessEngine):
             takers or {},
             self.taker.values,
             lambda error, key: self._failed(error, key, ()),
-            checked=spec.on_error == "dead_letter",
+            checked=spec.on_error == DEAD_LETTER,
         )
-        self._firing = Firing(spec, moment, self.binding, self._attempt)
-        self.visiting = Visiting(spec, self._attempt)
+        self._firing = Firing(spec, self.codec, moment, self.binding, self._attempt)
+        self.visiting = Visiting(spec.uid, self.codec, self._attempt)
         self._handlers = self._steps()
 
     def _steps(self) -> tuple[Callable[..., Any], ...]:
@@ -184,7 +184,7 @@ class KeyedEngine(ProcessEngine):
         self.cursor.discard()
         if isinstance(error, _NEVER_DIVERTED):
             raise error
-        if spec.on_error != "dead_letter":
+        if spec.on_error != DEAD_LETTER:
             if isinstance(error, StateflowError):
                 raise error
             raise UserCodeError(

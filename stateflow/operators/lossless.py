@@ -18,12 +18,13 @@ from stateflow.state.values.arrow.packed_instants import micros_of
 
 MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError)
 """What Arrow raises for values that are not of a column's type."""
-_WHOLE, _DATED = {int, NoneType}, {date, NoneType}
+_WHOLE, _DATED, _LISTS = {int, NoneType}, {date, NoneType}, frozenset({list, NoneType})
 
 
 def array_of(values: Sequence[Any], kind: Any) -> Any:
     """Values of user code as an Arrow array; what does not fit raises one of `MISFITS`."""
     if pa.types.is_nested(kind):
+        _check_parts(values, kind)
         values = [_plain(value) for value in values]
     elif pa.types.is_timestamp(kind) and kind.unit == "us":
         with suppress(ValueError, OverflowError, TypeError):
@@ -39,6 +40,40 @@ def misfits(values: Sequence[Any], kind: Any) -> Iterator[tuple[int, Exception]]
             array_of([value], kind)
         except MISFITS as error:
             yield place, error
+
+
+def _check_parts(values: Sequence[Any], kind: Any) -> None:
+    """Arrow would take a text apart into its letters, a dict into pairs, and a set in whatever order it comes."""
+    if pa.types.is_list(kind):
+        if not _LISTS.issuperset(map(type, values)):
+            for value in values:
+                _check_list(value)
+        if pa.types.is_nested(kind.value_type):
+            _check_parts([item for value in values if value is not None for item in value], kind.value_type)
+    elif pa.types.is_map(kind):
+        if pa.types.is_nested(kind.item_type):
+            there = [value for value in values if value is not None]
+            pairs = [
+                pair for value in there for pair in (value.items() if isinstance(value, dict) else value)
+            ]
+            _check_parts([item for _, item in pairs], kind.item_type)
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            if pa.types.is_nested(field.type):
+                _check_parts([_member(value, field.name) for value in values], field.type)
+
+
+def _check_list(value: Any) -> None:
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"{value!r} is one value and no list: put it into a list")
+    if isinstance(value, (set, frozenset)):
+        raise TypeError("a set has no order; use sorted(...)")
+    if isinstance(value, dict):
+        raise TypeError("it is a dict and no list; use list(...) of its keys or values")
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
 def _check(values: Sequence[Any], kind: Any) -> None:

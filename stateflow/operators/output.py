@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ def returned(uid: str, got: Any) -> Iterable[Any]:
     """The rows that user code returned; one row in the place of many would be taken apart into its parts."""
     if (
         isinstance(got, (str, bytes, bytearray, dict))
-        or hasattr(got, "_fields")
+        or _names_of(got) is not None
         or not hasattr(got, "__iter__")
     ):
         raise UsageError(
@@ -33,6 +33,13 @@ def returned(uid: str, got: Any) -> Iterable[Any]:
             "of rows"
         )
     return got  # type: ignore[no-any-return]
+
+
+def null_refused(where: str, column: str) -> UsageError:
+    return UsageError(
+        f"{where} put out None in column {column!r}, which its output declares as not null: put out a value, or take 'not null' from "
+        "the output"
+    )
 
 
 def writers(spec: OperatorSpec, schemas: Mapping[str, pa.Schema]) -> dict[str, RowWriter]:
@@ -59,13 +66,21 @@ class RowWriter:
         self._where = where
         self._rows = rows
         self._count = len(rows.fields)
+        self._names = frozenset(rows.names)
         self._changeable = [place for place, field in enumerate(schema) if changeable(field.type)]
+        self._never_null = [rows.names.index(name) for name in rows.never_null]
+        self._by_names: dict[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] = {}
+        """What takes the named tuples of these names."""
+        self._known: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+        """What takes the named tuples of a class that has come already."""
         self._row = self._row_values()
         self.values = self._snapshot if self._changeable else self._row
 
     def _row_values(self) -> Callable[[Any], tuple[Any, ...]]:
         if not self._rows.typed:
-            return self._single if self._count == 1 else _by_position(self._count, self._other_row)
+            return (
+                self._single if self._count == 1 else _by_position(self._count, self._known, self._other_row)
+            )
         return self._single_field if self._count == 1 else attrgetter(*self._rows.names)
 
     def _single_field(self, row: Any) -> tuple[Any, ...]:
@@ -115,15 +130,47 @@ class RowWriter:
                     raise self._misfit(field, values, error) from error
 
     def _columns(self, taken: Sequence[tuple[Any, ...]]) -> list[Values]:
-        return list(map(list, zip(*taken, strict=True))) or [[] for _ in self._rows.fields]
+        columns: list[Values] = list(map(list, zip(*taken, strict=True))) or [[] for _ in self._rows.fields]
+        for place in self._never_null:
+            if any(value is None for value in columns[place]):
+                raise null_refused(self._where, self._rows.names[place])
+        return columns
 
     def _other_row(self, row: Any) -> tuple[Any, ...]:
         if isinstance(row, dict):
             return self._from_dict(row)
-        if isinstance(row, (str, bytes)) or _length(row) != self._count:
-            names = ", ".join(self._rows.names)
-            raise UsageError(f"{self._where} put out {row!r}, which is not {self._count} values ({names})")
-        return tuple(row)
+        fields = _names_of(row)
+        if fields is not None:
+            return self._by_name(row, fields)
+        if isinstance(row, (tuple, list)) and len(row) == self._count:
+            return tuple(row)
+        raise self._no_row(row)
+
+    def _no_row(self, row: Any) -> UsageError:
+        names = ", ".join(self._rows.names)
+        return UsageError(
+            f"{self._where} put out {row!r}, which is not {self._count} values ({names}) in their order: put out a tuple, a list or a dict"
+        )
+
+    def _by_name(self, row: Any, fields: tuple[str, ...]) -> tuple[Any, ...]:
+        if len(row) != len(fields):
+            # A Row may have fewer values than names.
+            raise self._no_row(row)
+        taken = self._by_names.get(fields) or self._taker_of(row, fields)
+        if hasattr(type(row), "_fields"):
+            self._known[type(row)] = taken
+        return taken(row)
+
+    def _taker_of(self, row: Any, fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+        """Taken by their places, the values of a named tuple would go under the names of others, and types may fit."""
+        names = self._rows.names
+        if sorted(fields) != sorted(names):
+            raise UsageError(
+                f"{self._where} put out {row!r}, a named tuple of {', '.join(fields)}, and its columns are {', '.join(names)}: yield a "
+                "plain tuple, tuple(row), or one whose fields are the columns"
+            )
+        taken = self._by_names[fields] = tuple if fields == names else itemgetter(*map(fields.index, names))
+        return taken
 
     def _single(self, row: Any) -> tuple[Any, ...]:
         """The value of the only column: bare, or wrapped in a row of one."""
@@ -140,11 +187,12 @@ class RowWriter:
             return row[name] if wrapped else row
         if isinstance(row, list) and pa.types.is_list(kind):
             return row
-        fields = getattr(row, "_fields", None)
-        if fields is not None and fields != (name,) and pa.types.is_struct(kind):
-            return row
-        if not isinstance(row, (tuple, list)):
-            return row
+        fields = _names_of(row)
+        if fields is not None and fields != (name,):
+            if pa.types.is_struct(kind):
+                return row
+            if len(fields) == 1:
+                return self._by_name(row, fields)
         if len(row) != 1:
             raise UsageError(
                 f"{self._where} put out {row!r}, which is not one value ({name}): put out the value itself"
@@ -152,13 +200,20 @@ class RowWriter:
         return row[0]
 
     def _from_dict(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        if row.keys() != self._names:
+            raise self._other_columns(row)
+        return tuple([row[name] for name in self._rows.names])
+
+    def _other_columns(self, row: dict[str, Any]) -> UsageError:
         names = self._rows.names
-        if not row.keys() <= set(names):
-            unknown = ", ".join(repr(name) for name in row if name not in names)
-            raise UsageError(
+        if unknown := ", ".join(repr(name) for name in row if name not in names):
+            return UsageError(
                 f"{self._where} put out {unknown}, which it does not have: its columns are {', '.join(names)}"
             )
-        return tuple(map(row.get, names))
+        lacking = ", ".join(repr(name) for name in names if name not in row)
+        return UsageError(
+            f"{self._where} put out {row!r}, which lacks {lacking}: give every column a value, None where there is none"
+        )
 
     def _misfit(self, field: Any, values: Values, error: Exception) -> UsageError:
         for place, _ in misfits(values, field.type):
@@ -169,9 +224,17 @@ class RowWriter:
         return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
 
 
-def _by_position(count: int, other: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
+def _by_position(
+    count: int,
+    known: Mapping[type, Callable[[Any], tuple[Any, ...]]],
+    other: Callable[[Any], tuple[Any, ...]],
+) -> Callable[[Any], tuple[Any, ...]]:
+    def other_than_tuple(row: Any) -> tuple[Any, ...]:
+        kind = type(row)
+        return tuple(row) if kind is list and len(row) == count else known.get(kind, other)(row)
+
     def values(row: Any) -> tuple[Any, ...]:
-        return row if type(row) is tuple and len(row) == count else other(row)
+        return row if type(row) is tuple and len(row) == count else other_than_tuple(row)
 
     return values
 
@@ -190,8 +253,9 @@ def _surely_fit(values: Values, kind: Any) -> bool:
     return plain is not None and all(type(value) is plain for value in there)
 
 
-def _length(row: Any) -> int:
-    try:
-        return len(row)
-    except TypeError:
-        return -1
+def _names_of(row: Any) -> tuple[str, ...] | None:
+    """The names of a tuple's values: of one that has names, or of a Row of Spark's."""
+    if type(row) is tuple or not isinstance(row, tuple):
+        return None
+    fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
+    return None if fields is None else tuple(fields)

@@ -12,7 +12,6 @@ from stateflow.operators.attempt import Attempt
 from stateflow.operators.chunk_reads import ChunkReads
 from stateflow.operators.context import Visit
 from stateflow.operators.output import returned
-from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.state.bound import Change, StoredState
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings
@@ -30,13 +29,13 @@ class Visiting:
 
     def __init__(
         self,
-        spec: OperatorSpec,
+        uid: str,
+        codec: KeyCodec,
         attempt: Attempt,
     ) -> None:
-        self._uid = spec.uid
+        self._uid, self._codec = uid, codec
         self._attempt, self._chunked = attempt, attempt.chunked
         self._context, self._cursor = attempt.context, attempt.cursor
-        self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self._reads = ChunkReads(attempt.chunked)
         self.at_once = VISITED_AT_ONCE
         self.asked: list[Visit] = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Mapping
-from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.records import StateSchema
@@ -12,7 +10,7 @@ from stateflow.format.scalars import BY_NAME
 from stateflow.names import suggestion
 from stateflow.pipelines.graph import Graph, KeyedNode, StateFeed
 from stateflow.pipelines.ready.operators import ReadyOperator
-from stateflow.pipelines.rows.row_type import Field, RowType, key_type
+from stateflow.pipelines.rows.row_type import Field, RowType, key_type, named_rows
 from stateflow.state.schemas import schema_of_state
 
 
@@ -104,8 +102,7 @@ def _rows(node: KeyedNode, state: str, schema: StateSchema) -> RowType:
         Field(column.name, keys.get(column.name) or ddl_of(column.type, where))
         for column in ChangeRows(key, state, schema).schema
     )
-    make: Any = namedtuple("StateChange", [field.name for field in fields], rename=True)  # type: ignore[misc]
-    return RowType("StateChange", fields, make, False)
+    return RowType("StateChange", fields, named_rows("StateChange", [field.name for field in fields]), False)
 
 
 def _key(node: KeyedNode) -> tuple[tuple[str, str], ...]:

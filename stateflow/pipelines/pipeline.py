@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stateflow.errors import StateflowError, UsageError, placed
+from stateflow.errors import StateflowError, UsageError, placed, without_exit
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.code.bound_code import BoundCode
 from stateflow.pipelines.flow import Flow
@@ -38,7 +38,8 @@ class Pipeline:
         flow.allow_non_restored_state = self.allow_non_restored_state
         arguments = self.arguments(parameters or {})
         try:
-            self.function(flow, **arguments)
+            with without_exit(f"pipeline {self.name!r}"):
+                self.function(flow, **arguments)
         except StateflowError:
             raise
         except Exception as error:

@@ -24,22 +24,6 @@ Check = Callable[[str, Any, Mapping[str, Any], RowType | None], None]
 """Refuses a sink: where it stands, its target, its options that are not None, and its rows if their type is declared."""
 
 
-def _nothing_more(where: str, target: Any, options: Mapping[str, Any], rows: RowType | None) -> None:
-    pass
-
-
-def _nowhere(target: Any) -> str:
-    return ""
-
-
-def _never(target: Any, recorded: str) -> bool:
-    return False
-
-
-def _no_need(target: Any) -> None:
-    pass
-
-
 GETS_NEW_ROWS = "has nothing of this job yet, and gets only rows that follow the snapshot"
 GETS_CHANGED_KEYS = "has nothing of this job yet, and gets only the keys that change after the snapshot"
 """What a restore expects of an append and of an upsert that begin, see `SinkKind.starts`."""
@@ -62,18 +46,20 @@ class SinkKind:
     made_by: str = ""
     """The function of `stateflow` that makes a target of a path or a name."""
     options: frozenset[str] = frozenset()
-    check: Check = _nothing_more
+    check: Check = lambda where, target, options, rows: None
     """What else it refuses before Spark is there."""
-    require: Callable[[Any], object] = _no_need
+    require: Callable[[Any], object] = lambda target: None
     """Raises UsageError for what it needs in the process of a run and does not find there, such as a package or a variable: before Spark
     is there, and without a connection."""
     changes: Literal["refused", "replace", "as rows"] = "as rows"
     """What it does with rows that replace each other. Where they `replace` those of its target, `keys` is one of its options."""
-    place: Callable[[Any], str] = _nowhere
+    one_row_per_key: bool = False
+    """Whether it takes of several rows of a key in a batch one alone, by `order_by`, and refuses them without."""
+    place: Callable[[Any], str] = lambda target: ""
     """Where a target is, in one spelling: no two sinks of a pipeline write to one place, and no source reads it. Other kinds than
     Delta's begin with what they are, as in `postgres://host:5432/shop.public.orders`, and put this into records as the target. Empty for
     a target that is no place."""
-    renamed: Callable[[Any, str], bool] = _never
+    renamed: Callable[[Any, str], bool] = lambda target, recorded: False
     """Whether a target is surely another one than the place that a record names, and not the same in another spelling or moved: no slot
     can be there, and a run refuses it before it touches anything. Others are found by their slots."""
     shown: Callable[[Any], str] | None = None
@@ -200,18 +186,6 @@ def names_of(columns: str | Iterable[str] | None) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns or ())
 
 
-def _is_delta_table(target: Any) -> bool:
-    return isinstance(target, DeltaTable)
-
-
-def _place_of_table(target: DeltaTable) -> str:
-    return target.place
-
-
-def _name_of_table(target: DeltaTable) -> str:
-    return target.named
-
-
 def _check_append(where: str, target: DeltaTable, options: Mapping[str, Any], rows: RowType | None) -> None:
     _refuse_reading(where, target)
     require_columns(where, rows, {"partition_by": target.partition_by})
@@ -246,6 +220,7 @@ def upsert_kind(append: SinkKind, name: str, implementation: str, **other: Any) 
         "options": frozenset({"keys", "order_by", "delete_when"}),
         "check": check_upsert,
         "changes": "replace",
+        "one_row_per_key": True,
         "starts": GETS_CHANGED_KEYS,
     }
     return replace(append, name=name, implementation=implementation, **{**upsert, **other})
@@ -262,9 +237,9 @@ def for_reading(where: str, what: str, target: Any, instead: str = "") -> UsageE
 def _refuse_reading(where: str, target: DeltaTable) -> None:
     if target.reads_changes:
         raise for_reading(where, "changes=True", target)
-    if target.read_with:
+    if options := [*target.reader_options]:
         own = "'delta.*' sets properties of a table that the sink makes"
-        raise for_reading(where, f"option {target.read_with[0]!r}", target, own)
+        raise for_reading(where, f"option {options[0]!r}", target, own)
 
 
 def require_columns(where: str, rows: RowType | None, columns: Mapping[str, Any]) -> None:
@@ -293,10 +268,10 @@ DELTA_APPEND = SinkKind(
     name="delta_append",
     mode="append",
     takes="delta(path)",
-    accepts=_is_delta_table,
+    accepts=lambda target: isinstance(target, DeltaTable),
     implementation="stateflow.spark.sinks.delta_append:DeltaAppend",
-    place=_place_of_table,
-    shown=_name_of_table,
+    place=lambda table: table.place,
+    shown=lambda table: table.named,
     dataset="delta",
     tells_slot=True,
     made_by="delta",

@@ -32,6 +32,7 @@ class Top(ReadyOperator):
 
     kind: ClassVar[str] = "top"
     operation: ClassVar[str] = OPERATION
+    keeps_rows: ClassVar[bool] = True
 
     n: int = 0
     by: tuple[str, ...] = ()

@@ -22,7 +22,6 @@ from stateflow.format.records import (
     OperatorState,
     Record,
     Savepoint,
-    Shard,
     StateSchema,
 )
 from stateflow.format.state_names import names_between
@@ -122,6 +121,8 @@ class Differences:
     """None: as the two records alone tell it."""
     notes: list[str] = field(default_factory=list)
     """What cannot be told entry by entry: states that only one side has, types that changed."""
+    on_one_side: list[str] = field(default_factory=list)
+    """Operators that only one of the two has."""
     unread: dict[str, FileRef] = field(default_factory=dict)
     """Shared files that were not read, by path, since they are not on this host."""
 
@@ -172,8 +173,11 @@ class Differences:
             if self.operators and uid not in self.operators:
                 continue
             if uid not in ours or uid not in theirs:
-                where = self.after.name if uid in theirs else self.before.name
-                self.notes.append(f"operator {uid!r} is only in {where}")
+                where, became = (self.after.name, "came") if uid in theirs else (self.before.name, "went")
+                self.on_one_side.append(uid)
+                self.notes.append(
+                    f"operator {uid!r} is only in {where}: all of its entries {became}, and are not counted"
+                )
                 continue
             self._check(uid, ours[uid], theirs[uid])
             if ours[uid].key:
@@ -372,7 +376,7 @@ class _ComparedOperator:
     def _pairs(self) -> Iterator[ShardPair]:
         files = [StateFiles(each.context.store, each.context.cache) for each in self._snapshots]
         sides = [
-            [ShardSide(own, shard) for shard in _shards(operator)]
+            [ShardSide(own, shard) for shard in operator.all_shards]
             for own, operator in zip(files, self._operators, strict=True)
         ]
         number, shares = self._asked.share
@@ -581,10 +585,6 @@ def compared_savepoint(savepoint: Savepoint, url: str, job: str) -> Record:
             "point, whose job --with names"
         )
     return resolved(savepoint, url)
-
-
-def _shards(operator: OperatorState) -> list[Shard]:
-    return [shard for subtask in operator.shards for shard in subtask]
 
 
 def names_of_states(

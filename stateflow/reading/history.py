@@ -206,7 +206,7 @@ def _fingerprint(record: Record, asked: KeyOfState, states: PastStates) -> tuple
     except UsageError:
         return ("another type of key",)
     group = xxhash64(key) % operator.max_parallelism
-    shard = next((s for subtask in operator.shards for s in subtask if s.first <= group <= s.last), None)
+    shard = next((s for s in operator.all_shards if s.first <= group <= s.last), None)
     return None if shard is None else (_type(schema), _files(shard))
 
 

@@ -459,7 +459,7 @@ def key_from_text(operator: OperatorState, text: str) -> Any:
 
 
 def _flat(operator: OperatorState) -> list[Shard]:
-    return sorted((shard for subtask in operator.shards for shard in subtask), key=lambda shard: shard.first)
+    return sorted(operator.all_shards, key=lambda shard: shard.first)
 
 
 def _joined(rows: RowsOfJoin, stored: LookupResult, target: Target, limit: int | None) -> LookupResult:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from stateflow.errors import UsageError
@@ -12,7 +11,7 @@ from stateflow.format.records import OperatorState, Owner, Record
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.ready.enrichment import ANSWERED, ANSWERS, Enrich, stored_answer
-from stateflow.reading.query import StateReader
+from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.choice import ShardReaders
 
@@ -43,14 +42,7 @@ class RecordedAnswers:
             job="", slot=self.slot, epoch=0, writer="", owner=Owner(run=""), kind="checkpoint",
             operators={self.operator: self.state},
         )  # fmt: skip
-        reader = StateReader(
-            self.storage.store,
-            record,
-            cache=self.storage.cache(),
-            scratch=Path(self.storage.scratch_dir),
-            open_shard=self.open_shard,
-            clock=lambda: self.now,
-        )
+        reader = task_reader(self.storage, self.open_shard, self.now).reader(record)
         try:
             found = reader.look_up_many(self.operator, ANSWERS, [_as_key(key) for key in keys])
         finally:

@@ -35,12 +35,13 @@ class CapturedSink(Sink):
         """Does nothing: a missing table stays missing."""
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
-        frame, _ = self.upsert.marked(frame)
+        frame, upsert = self.upsert.marked(frame)
         staged = stager.write(frame, at)
+        if self.replaced.sink_kind.one_row_per_key:
+            upsert.refuse(staged, frame, at, stager)
         return Prepared(
             kind=FUNCTION.name,
             target="",
-            prev=at.prev,
             payload={"schema": frame.schema.json()},
             files=staged.files,
             rows=staged.rows,

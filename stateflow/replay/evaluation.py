@@ -32,6 +32,7 @@ from stateflow.spark.inputs.readable import refuse_unreadable
 from stateflow.spark.inputs.reread import SlotInput, reread
 from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.session.build import build_session
+from stateflow.spark.session.settings import one_process
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.staging import Stager
@@ -101,7 +102,6 @@ class Evaluation:
         )
         self.own = Stager(opener, lambda: uuid.uuid4().hex)
         self.routes = routes_of(self.flow)
-        master = str(self.spark.sparkContext.master)
         self.settings = BatchSettings(
             job=self.fork.name,
             job_uuid=self.fork.name,
@@ -113,7 +113,7 @@ class Evaluation:
             open_shard=open_backend(options),
             stager=self.own,
             placement=Placement(self.spark),
-            shared_scratch=master.startswith("local["),
+            shared_scratch=one_process(self.spark.sparkContext.master),
             scratch=str(self.scratch),
             dead_letter_threshold=options.dead_letter_threshold,
             dead_letter_limit=options.dead_letter_limit,

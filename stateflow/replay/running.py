@@ -31,11 +31,14 @@ from stateflow.spark.inputs.open_inputs import SourceFrames
 from stateflow.spark.inputs.reread import SlotInput
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.internals.workers import other_hash_seed
+from stateflow.spark.sinks.delta_upsert import newest
 from stateflow.spark.sinks.staging import Stager, staged_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LETTER = {"operator", "key", "error", "traceback", "rows"}
+"""Columns of dead letters."""
 RowSink = Callable[[str, int, RowChanges], None]
 """Hears of the changes of a sink in a batch: its uid, the slot, and all of them."""
 
@@ -171,7 +174,7 @@ class _Batches:
         if report.unsteady is None:
             self._take_outputs(record, batch.operators, prepared)
         return msgspec.structs.replace(
-            record, operators=batch.operators, sinks={}, statistics=batch.statistics(), parameters={}
+            record, operators=batch.operators, sinks={}, statistics=batch.statistics, parameters={}
         )
 
     def _evaluated(
@@ -212,6 +215,16 @@ class _Batches:
             for renamed in renamed_feeds(self.of.flow, uid, after.column_names, record.operators, operators):
                 self.of.renamed.setdefault((uid, renamed), []).append(record.slot)
                 before = None if before is None else under_todays_name(before, renamed)
+            if set(after.column_names) >= _LETTER:
+                # It names files and lines of the code, which any change of it moves.
+                before, after = (_without(rows, "traceback") for rows in (before, after))
+            then = record.sinks.get(uid)
+            if then is not None and (rules := _rules(then, node)):
+                # Else equal rows would hide that another one of them is in the table.
+                before, after = (
+                    _winners(self.past.spark, rows, rule)
+                    for rows, rule in zip((before, after), rules, strict=True)
+                )
             found = compared(*_both(before, after), sink.key)
             sink.take(record.slot, found)
             if found.changed:
@@ -357,6 +370,31 @@ def _key_of(sink: SinkNode) -> tuple[str, ...]:
     if stream.changes:
         return stream.changes
     return stream.node.keyed[0].columns if isinstance(stream.node, KeyedNode) else ()
+
+
+Rule = tuple[tuple[str, ...], tuple[str, ...]]
+"""The keys of an upsert, and its order."""
+
+
+def _rules(then: Prepared, sink: SinkNode) -> tuple[Rule, Rule] | None:
+    """By which rule one row of a key won then, and by which one it would now; None where that is the same or nobody picks."""
+    if not sink.sink_kind.one_row_per_key or "order_by" not in then.payload:
+        return None
+    had = tuple(then.payload["keys"]), tuple(then.payload["order_by"])
+    has = names_of(sink.options.get("keys")), names_of(sink.options.get("order_by"))
+    alike = [[[name.lower() for name in names] for names in rule] for rule in (had, has)]
+    return None if alike[0] == alike[1] else (had, has)
+
+
+def _winners(spark: SparkSession, rows: pa.Table | None, rule: Rule) -> pa.Table | None:
+    """The rows that the table gets."""
+    if rows is None or not rows.num_rows:
+        return rows
+    return newest(spark.createDataFrame(rows), *rule).toArrow()
+
+
+def _without(rows: pa.Table | None, column: str) -> pa.Table | None:
+    return rows.drop_columns([column]) if rows is not None and column in rows.column_names else rows
 
 
 def _rows(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table:

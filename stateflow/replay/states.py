@@ -158,14 +158,10 @@ def _by_key(reader: StateReader, target: Target, group: int) -> dict[bytes, list
 
 def _groups_to_read(before: OperatorState, after: OperatorState) -> Iterator[int]:
     """The key groups whose shards do not consist of the same files."""
-    same = {_shape(shard) for shard in _shards(before)} & {_shape(shard) for shard in _shards(after)}
-    for shard in _shards(after):
+    same = {*map(_shape, before.all_shards)} & {*map(_shape, after.all_shards)}
+    for shard in after.all_shards:
         if _shape(shard) not in same:
             yield from range(shard.first, shard.last + 1)
-
-
-def _shards(operator: OperatorState) -> Iterator[Shard]:
-    return (shard for subtask in operator.shards for shard in subtask)
 
 
 def _shape(shard: Shard) -> tuple[Any, ...]:

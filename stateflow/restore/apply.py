@@ -6,6 +6,7 @@ its record. So a crash at any point leaves the job as it was, or restored.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,7 +31,7 @@ from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.statistics import CONTINUED_JOB, CONTINUED_SLOT
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import cache_folder, scratch_parent
-from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
@@ -52,6 +53,8 @@ from stateflow.spark.sinks.kinds import prepare_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.roots import open_recorded, open_store
 
+_log = logging.getLogger(__name__)
+
 
 class RestoreRun:
     """One application of a plan."""
@@ -64,6 +67,8 @@ class RestoreRun:
         self.flow: Flow = self.request.pipeline.build(plan.values)
         self.progress = progress
         self.copied_bytes = 0
+        self._stays: dict[str, str] = {}
+        """Why outputs that the code does not have stay, though the plan was to take them back."""
         self._stack = ExitStack()
         self._pin: Pin | None = None
         """Keeps the snapshot from collection, when it is a checkpoint."""
@@ -90,7 +95,7 @@ class RestoreRun:
             checkpoint=edited.slot,
             timeline=edited.record.timeline,
             copied_bytes=self.copied_bytes,
-            sinks=dict(edited.outcome.sinks),
+            sinks={**edited.outcome.sinks, **self._stays},
         )
 
     def _is_done(self) -> bool:
@@ -347,24 +352,27 @@ class RestoreRun:
 
     def _rewinds(self, writer: Writer) -> dict[str, Prepared]:
         newest = read_log(writer.store, writer.layout).newest_sinks
-        rewound = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
-        return {
-            uid: prepare_rewind(
-                self.spark,
-                newest[uid],
-                SinkSlot(
-                    writer.job,
-                    self.job.name,
-                    uid,
-                    writer.next_slot,
-                    writer.epoch,
-                    writer.late.get(uid, ()),
-                    prev=writer.last_commits.get(uid),
-                ),
-                self.origin.last_commits.get(uid),
+        known = {sink.uid for sink in self.flow.sinks}
+        rewinds = {}
+        for uid in sorted(sink.uid for sink in self.plan.sinks if sink.action == "rewinds"):
+            at = SinkSlot(
+                writer.job,
+                self.job.name,
+                uid,
+                writer.next_slot,
+                writer.epoch,
+                writer.late.get(uid, ()),
+                prev=writer.last_commits.get(uid),
             )
-            for uid in sorted(rewound)
-        }
+            try:
+                rewinds[uid] = prepare_rewind(self.spark, newest[uid], at, self.origin.last_commits.get(uid))
+            except StateflowError as error:
+                if uid in known:
+                    raise
+                # Nobody can put right for the code what it does not have, and the others have to go back.
+                self._stays[uid] = f"stays as it is, since it cannot be taken back: {error}"
+                _log.warning("sink %s, which this code does not have, %s", uid, self._stays[uid])
+        return rewinds
 
     def _store_of(self, base: str) -> Any:
         owner = (self.origin.owner or self.job).store

@@ -36,7 +36,7 @@ from stateflow.restore.parameters import ParameterRestore, Whose, restored_param
 from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRestore, same_job, table_path
 from stateflow.restore.readers import Readers, readers_of
 from stateflow.restore.visible import quoted
-from stateflow.savepoints.format import verify_savepoint
+from stateflow.savepoints.format import read_savepoint_claim, require_own_claim, verify_savepoint
 from stateflow.savepoints.origin import Origin
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
@@ -68,6 +68,8 @@ def make_plan(request: RestoreRequest) -> Plan:
         )
     _refuse_damaged(origin, job)
     log = job.log() if job.exists else None
+    if request.claim_mode == "claim":
+        _refuse_claimed(origin, job, log)
     own = _newest(log)
     values, parameters = restored_parameters(
         request.pipeline.function,
@@ -133,6 +135,15 @@ def make_plan(request: RestoreRequest) -> Plan:
         ),
         readers=readers.found,
     )
+
+
+def _refuse_claimed(origin: Origin, job: JobHandle, log: Log | None) -> None:
+    """Here, rather than after somebody has approved the plan: the savepoint is another job's own."""
+    store = open_store(origin.url, job.storage_options)
+    claim = read_savepoint_claim(store)
+    own = log.identity.uuid if log is not None and log.identity is not None else ""
+    if claim is not None:
+        require_own_claim(store, claim, job=own, root=job.store.url)
 
 
 def _refuse_way_back(origin: Origin, job: JobHandle, log: Log | None) -> None:
@@ -323,22 +334,78 @@ def _sinks(
         elif has == had or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
         elif fed_by(flow, node):
-            yield sink("keeps", _told_of_the_restore(newest.get(node.uid), _end(node, log, job), rewind))
+            yield sink("keeps", _told_of_the_restore(newest.get(node.uid), _end(node.uid, log, job), rewind))
         else:
-            note = _delivered_again(node, newest.get(node.uid), since, has, _end(node, log, job), rewind)
+            note = _delivered_again(node, newest.get(node.uid), since, has, _end(node.uid, log, job), rewind)
             yield sink("keeps", note, again=True)
+    if log is not None and own is not None and origin.record.job == own.job:
+        yield from _left_out(flow, log, had_then, origin.record.slot, rewind, job)
 
 
-def _end(sink: SinkNode, log: Log, job: JobHandle) -> str:
+def _left_out(
+    flow: Flow, log: Log, had_then: Mapping[str, int], since: int, rewind: bool, job: JobHandle
+) -> Iterator[SinkRestore]:
+    """The sinks that the job has written to since the snapshot and that this code does not have. Code that has one again would deliver again
+    what followed the snapshot.
+
+    Those that began behind the snapshot are newer code's, and go back. Of others nobody knows whether any code will write to them again.
+    """
+    newest, commits = log.newest_sinks, log.last_commits
+    known = {node.uid for node in flow.sinks}
+    # A sink under another uid has told of these.
+    known.update(
+        other_uid(node, {uid: newest[uid] for uid in commits if uid in newest}) for node in flow.sinks
+    )
+    for uid, has in sorted(commits.items()):
+        prepared, had = newest.get(uid), had_then.get(uid)
+        if uid in known or has == had or has <= since:
+            continue
+        kind = kind_in_record(prepared.kind) if prepared is not None else None
+        target = (prepared.name or prepared.target) if prepared is not None else ""
+        sink = partial(SinkRestore, uid, target or "its output", kind=kind.mode if kind else "other")
+        is_newer = rewind and had is None
+        lost = _lost(uid, prepared, log, job) if is_newer else ""
+        if is_newer and prepared is not None and rewindable(prepared) and not lost:
+            yield sink("rewinds", "is not in this code, and goes back to before this job's first output")
+            continue
+        cannot = f"cannot be taken back{f' ({lost})' if lost else ''} and " if is_newer else ""
+        again = "delivers again what followed the snapshot"
+        if kind is not None and kind.changes == "replace":
+            again += ", which replaces the rows of its keys once more"
+        elif target and kind is not None and not kind.calls_function:
+            again += ": give it a new target and a new uid there"
+        yield sink(
+            "keeps",
+            f"is not in this code, {cannot}keeps its output up to {_end(uid, log, job)}; code that has it again {again}",
+            again=True,
+        )
+
+
+def _lost(uid: str, prepared: Prepared | None, log: Log, job: JobHandle) -> str:
+    """Why a Delta table that the code no longer writes to cannot go back: it must not keep the others from going. Empty where nobody sees why."""
+    kind = kind_in_record(prepared.kind) if prepared is not None else None
+    if prepared is None or kind is None or kind.rewound_as != "delta_rewind" or prepared.is_managed:
+        return ""
+    try:
+        table = log_beside(prepared.target, job.store, job.storage_options)
+        if table is None or table.newest() < 0:
+            return "its table is gone" if table or local_folder(prepared.target) is not None else ""
+        find_rewind(table.commit, table.newest(), _app_id(log, uid), None, prepared)
+    except (StateflowError, OSError, ValueError) as error:
+        return str(error).partition(";")[0]
+    return ""
+
+
+def _end(uid: str, log: Log, job: JobHandle) -> str:
     """Where the job's rows in an output end. The job's log does not say it of a table that somebody else has restored."""
-    prepared, slot = log.newest_sinks.get(sink.uid), f"slot {log.last_commits[sink.uid]}"
+    prepared, slot = log.newest_sinks.get(uid), f"slot {log.last_commits[uid]}"
     kind = kind_in_record(prepared.kind) if prepared is not None else None
     if prepared is None or kind is None or kind.rewound_as != "delta_rewind":
         return slot
     most = MOST_COMMITS if local_folder(prepared.target) is not None else MOST_COMMITS_ELSEWHERE
     try:
         table = _table_log(prepared, job)
-        undone = undone_output(table.commit, table.newest(), _app_id(log, sink.uid), most) if table else None
+        undone = undone_output(table.commit, table.newest(), _app_id(log, uid), most) if table else None
     except (StateflowError, OSError, ValueError) as error:
         # The restore does without the table.
         return f"{slot}, as the job's log says (the table's cannot be read: {error})"

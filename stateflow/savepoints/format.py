@@ -257,19 +257,7 @@ def claim_savepoint(
     )
     current = create_once(store, SAVEPOINT_CLAIM, body)
     claim = decode(current, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
-    if claim.job != job:
-        raise claimed_error(store, claim)
-    if not belongs(claim, root, store.url):
-        if claim.root not in ("", root):
-            raise UsageError(
-                f"the savepoint in {store.url} was claimed by this job in {claim.root}, of which {root} is a copy: restore "
-                "it with --claim-mode no-claim"
-            )
-        # A collector takes one savepoint under two URLs for two savepoints, and would dispose of one of them.
-        raise UsageError(
-            f"the savepoint in {store.url} was claimed by this job as {claim.url}: restore from that URL, or with "
-            "--claim-mode no-claim"
-        )
+    require_own_claim(store, claim, job=job, root=root)
     try:
         # A whole disposal may have run since the first read. It leaves no trace: it deletes its own claim last.
         if id_of(store) != before.id:
@@ -283,6 +271,23 @@ def claim_savepoint(
         withdraw(store, body)
         raise
     return before
+
+
+def require_own_claim(store: Store, claim: SavepointClaim, *, job: str, root: str) -> None:
+    """UsageError unless it is the job's own claim, by the URL and in the root of today. `job` is its UUID, empty for one to be."""
+    if not job or claim.job != job:
+        raise claimed_error(store, claim)
+    if not belongs(claim, root, store.url):
+        if claim.root not in ("", root):
+            raise UsageError(
+                f"the savepoint in {store.url} was claimed by this job in {claim.root}, of which {root} is a copy: restore "
+                "it with --claim-mode no-claim"
+            )
+        # A collector takes one savepoint under two URLs for two savepoints, and would dispose of one of them.
+        raise UsageError(
+            f"the savepoint in {store.url} was claimed by this job as {claim.url}: restore from that URL, or with "
+            "--claim-mode no-claim"
+        )
 
 
 def to_pin(log: Log, url: str) -> Record | None:

@@ -51,7 +51,7 @@ def record_of(
 ) -> Draft:
     """What is to be decided. `notes`: what the run adds to the batch's own figures."""
     moment, parent = batch.attempt.moment, batch.attempt.parent
-    own = batch.statistics()
+    own = batch.statistics
     return Draft(
         "checkpoint",
         sources=dict(positions),

@@ -52,7 +52,7 @@ class BatchWarnings:
         self._absent.check(observed, positions, location)
         for about, sentence in batch.warnings.items():
             self.warnings.add(about, sentence)
-        for uid, hot in batch.hot_keys().items():
+        for uid, hot in batch.hot_keys.items():
             self.warnings.add(f"hot key: {uid}", hot.sentence(uid), f"the key is {hot.key}")
         to_come = times_to_come(observed, attempt.moment.now, self.job)
         for about, sentence in (*early_times(observed), *to_come):
@@ -64,7 +64,7 @@ class BatchWarnings:
                 self.spark, self.inputs, before, positions, folder, self.job
             ):
                 self.warnings.add(about, sentence)
-        self._partly_late.update(partly_late_rows(batch.statistics()["operators"]))
+        self._partly_late.update(partly_late_rows(batch.statistics["operators"]))
         for operator, rows in self._partly_late.items():
             self.warnings.add(f"partly late: {operator}", partly_late_warning(operator, rows))
         self._told = slot

@@ -14,13 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
-from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
+from stateflow.errors import (
+    CorruptError,
+    FencedError,
+    IncompatibleError,
+    StateflowError,
+    UsageError,
+    without_exit,
+)
 from stateflow.format.records import Prepared, Record, SourceState
 from stateflow.operators.context import Moment
 from stateflow.spark.batch_record import MadeBy, held_by, record_of, rows_of
@@ -131,26 +137,31 @@ class BatchLoop:
                     raise InterruptedError("the run is stopping; this batch is not run")
                 refuse_patterns(self.location, batch_id, self.inputs.layout)
                 self._batch_id = batch_id
-                self._run_with_retries(
-                    lambda: self.inputs.split(frame),
-                    lambda: self.source_records.of_batch(self.location, batch_id),
-                    input_free=False,
-                )
+                with without_exit("code in the batch, such as a package's sink or source,"):
+                    self._run_with_retries(
+                        lambda: self.inputs.split(frame),
+                        lambda: self.source_records.of_batch(self.location, batch_id),
+                        input_free=False,
+                    )
                 self.sources.batch_ended(*self._cost)
             except BaseException as error:
                 self.failure = error
-                raise
+                if isinstance(error, Exception):
+                    raise
+                # Py4J answers Spark for no other errors, such as a panic of a library in Rust, and Spark would wait for ever.
+                raise RuntimeError(f"the batch ended with {type(error).__name__}") from error
 
     def input_free(self) -> None:
         """Makes a checkpoint without new input, for timers that are due."""
         with self.lock:
             self._planned = self.clock()
             self._pause()
-            self._run_with_retries(
-                lambda: self.inputs.empty(self.spark),
-                lambda: self.sources.known(self._planned),
-                input_free=True,
-            )
+            with without_exit("code in the batch, such as a package's sink or source,"):
+                self._run_with_retries(
+                    lambda: self.inputs.empty(self.spark),
+                    lambda: self.sources.known(self._planned),
+                    input_free=True,
+                )
 
     def drain(self) -> None:
         """Raises the watermark to its end, so that every event-time timer fires; the job is over then."""
@@ -269,7 +280,6 @@ class BatchLoop:
         waited = time.perf_counter() - waited
         # 5. What a target takes beside the rows that it has, it can say only now.
         checked = time.perf_counter()
-        prepared = self._continuing(prepared)
         batch.check(prepared)
         evaluating += time.perf_counter() - checked
         # 6. The record that says all this.
@@ -281,19 +291,15 @@ class BatchLoop:
             began,
             evaluating,
             waited,
-            lambda record, phases, duration: self._completed(
-                batch, record, rows_of(observed), phases, duration
-            ),
+            lambda record, phases, duration: self._completed(batch, record, phases, duration),
         )
         # 8. What the next batch goes by: what this one cost, and until when its sources were looked into.
         self._cost = (rows_of(observed), time.perf_counter() - began)
         self.sources.looking.ended_batch(self.clock())
 
-    def _completed(
-        self, batch: Batch, record: Record, rows: int, phases: Mapping[str, int], duration: float
-    ) -> None:
+    def _completed(self, batch: Batch, record: Record, phases: Mapping[str, int], duration: float) -> None:
         """Others hear of a complete checkpoint, and what it subsumes is deleted while the next batch runs."""
-        slot, input_free = record.slot, batch.attempt.input_free
+        slot, input_free, rows = record.slot, batch.attempt.input_free, record.statistics["processed_rows"]
         self.batches += 1
         self.rows += rows
         statistics = {**record.statistics, **phases, "duration_ms": round(duration * 1000)}
@@ -336,11 +342,6 @@ class BatchLoop:
         if sentence := clock_behind(now, before, self.settings.job):
             self.warnings.add("clock", sentence)
         return max(now, before)
-
-    def _continuing(self, prepared: Mapping[str, Prepared]) -> dict[str, Prepared]:
-        """What was prepared while the record before was on its way, behind what that has committed."""
-        last = self.writer.last_commits
-        return {uid: msgspec.structs.replace(each, prev=last.get(uid)) for uid, each in prepared.items()}
 
     def _record(
         self,

@@ -25,6 +25,7 @@ from stateflow.spark.inputs.beginnings import tell_of_beginnings
 from stateflow.spark.inputs.foreign_changes import tell_of_files
 from stateflow.spark.inputs.seeding import plan_batch, seed
 from stateflow.spark.inputs.silence import looked_into
+from stateflow.spark.internals.scratch_folder import SHUFFLE
 from stateflow.spark.internals.words import RENAMED, UNRECORDED, WAITING
 from stateflow.spark.loop import BatchLoop
 from stateflow.spark.sources import changed_columns, feed_gaps
@@ -207,8 +208,7 @@ class Queries:
 
     @property
     def _conf(self) -> dict[str, str]:
-        name = "spark.sql.shuffle.partitions"
-        return {name: str(self.spark.conf.get(name))}
+        return {SHUFFLE: str(self.spark.conf.get(SHUFFLE))}
 
     def _detours(self) -> list[tuple[LeafDetour, Detour]]:
         """The detours around undone versions of the sources' tables. Refuses if the job has read some of them."""

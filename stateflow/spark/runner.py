@@ -22,6 +22,7 @@ from stateflow.checkpoint.control import (
     JOB_DRAINED,
     RunOutcome,
     read_heartbeat,
+    refuse_unrestored,
     refuse_while_live,
     same_owner,
 )
@@ -61,10 +62,11 @@ from stateflow.spark.queries import Queries
 from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.session import lent
 from stateflow.spark.session.build import build_session
+from stateflow.spark.session.settings import one_process
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.delta_rewind import TableSink
-from stateflow.spark.sinks.kinds import make_sink
+from stateflow.spark.sinks.kinds import class_of
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.positions import (
@@ -199,9 +201,15 @@ class _Run:
             _log.warning("max_parallelism, set by %s, is not taken: %s", origin, refusal)
         if not self.request.takeover:
             self._refuse_while_live()
+        if newest is None:
+            refuse_unrestored(self.store, self.layout)
 
     def _check_claimed(self, writer: Writer) -> None:
         """Checks the flow against the record that the run goes on from, and tells what `check` warns of."""
+        if writer.parent is None:
+            refuse_unrestored(
+                self.store, self.layout
+            )  # a restore may have begun and failed while Spark started
         check_flow(self.flow, writer.parent)
         written = written_places(writer.log)
         check = compare(self.flow, self.job, writer.parent, written=written)
@@ -220,8 +228,8 @@ class _Run:
         """True if this run finishes a drain that was cut off, or repeats the work of its own earlier try."""
         if not self.request.drain:
             return False
-        shards = (s for o in record.operators.values() for subtask in o.shards for s in subtask)
-        unfired = any(s.next_event_timer is not None for s in shards)
+        shards = (shard for operator in record.operators.values() for shard in operator.all_shards)
+        unfired = any(shard.next_event_timer is not None for shard in shards)
         return pending or unfired or same_owner(record.owner, self.owner)
 
     def _refuse_while_live(self) -> None:
@@ -373,7 +381,7 @@ class _Run:
             locate(spark, node)
         refuse_one_place(self.flow)
         for node in self.flow.sinks:
-            sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
+            sink = class_of(node.sink_kind)(node.target, node.options, self.options.delivery)
             if (slot := last_commits.get(node.uid)) is not None:
                 sink.last_commit = SinkSlot("", self.job, node.uid, slot, 0)
             try:
@@ -409,7 +417,7 @@ class _Run:
             open_shard=open_backend_of_run(options),
             stager=sinks.stager,
             placement=Placement(spark),
-            shared_scratch=str(spark.sparkContext.master).startswith("local["),
+            shared_scratch=one_process(spark.sparkContext.master),
             scratch=str(scratch),
             dead_letter_threshold=options.dead_letter_threshold,
             dead_letter_limit=options.dead_letter_limit,

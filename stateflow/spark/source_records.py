@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import Writer
 from stateflow.format.records import FileRef, SourceState
@@ -46,16 +48,8 @@ class SourceRecords:
         """Writes a record before the first batch of a source, so that the run resolves the source's beginning only once."""
         now = self.clock()
         beginnings = {
-            uid: SourceState(
-                lines=s.lines,
-                files=s.files,
-                kind=s.kind,
-                active=now,
-                since=self.inputs.since.get(uid, ""),
-                topic_ids=s.topic_ids,
-                looked=now,
-            )
-            for uid, s in sources.items()
+            uid: msgspec.structs.replace(source, active=now, since=self.inputs.since.get(uid, ""), looked=now)
+            for uid, source in sources.items()
         }
         recorded = recorded_sources(self.writer.parent)
         # Nobody has looked for rows of the others: they are silent for no longer than before.

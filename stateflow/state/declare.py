@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-import msgspec
-
 from stateflow.errors import UsageError
-from stateflow.format.scalars import BY_TYPE
 from stateflow.names import with_options
 from stateflow.state.bound import (
     BoundAggregatingState,
@@ -24,6 +20,7 @@ from stateflow.state.bound import (
     BoundValueState,
 )
 from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
+from stateflow.state.factories import shared_by_all, unchangeable
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -92,20 +89,6 @@ class Binds(Generic[B]):
         )
 
 
-def _unchangeable(value: Any) -> bool:
-    """True if one default can serve every key, since nothing in it can be changed in place."""
-    if value is None or isinstance(value, (*BY_TYPE, Enum)):
-        return True
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_unchangeable, value))
-    parameters = getattr(value, "__dataclass_params__", None)
-    if parameters is not None and parameters.frozen:
-        return all(_unchangeable(getattr(value, name)) for name in value.__dataclass_fields__)
-    if isinstance(value, msgspec.Struct) and value.__struct_config__.frozen:
-        return all(_unchangeable(getattr(value, name)) for name in value.__struct_fields__)
-    return False
-
-
 class ValueState(Declaration, Binds[BoundValueState[T]], Generic[T]):
     """One value per key. `default` stands in while there is none; a mutable default is a factory."""
 
@@ -115,7 +98,7 @@ class ValueState(Declaration, Binds[BoundValueState[T]], Generic[T]):
         self, type: type[T] | Any, default: T | Callable[[], T] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        if not callable(default) and not _unchangeable(default):
+        if not callable(default) and not unchangeable(default):
             raise UsageError(
                 f"a default of type {default.__class__.__name__} would be shared by all keys: "
                 f"give a factory, such as default={default.__class__.__name__}"
@@ -302,6 +285,7 @@ def declared(owner: type) -> Declared:
             elif isinstance(value, OperatorState):
                 operator[name] = value
             else:
+                _check_factory(owner, value)
                 states[name] = value
     every: dict[str, Declaration] = {**states, **timers, **operator}
     for name, declaration in every.items():
@@ -311,6 +295,18 @@ def declared(owner: type) -> Declared:
                     f"state {name!r} of {owner.__name__} has alias {alias!r}, which is a state itself"
                 )
     return Declared(states, timers, operator, _forgotten(owner, every))
+
+
+def _check_factory(owner: type, state: Declaration) -> None:
+    """Refuses a factory that gives one object to all keys: what one of them changes, the others would have."""
+    what, factory = "default", getattr(state, "default", None)
+    if isinstance(state, AggregatingState):
+        what, factory = "create", state.create
+    if callable(factory) and (shared := shared_by_all(factory)):
+        raise UsageError(
+            f"state {state.name!r} of {owner.__name__}: {what} gives {shared} every time, which all keys would share: make a new one "
+            f"in it, such as {what}=list or {what}=lambda: [0, 0]"
+        )
 
 
 def _forgotten(owner: type, declared: Mapping[str, Declaration]) -> frozenset[str]:

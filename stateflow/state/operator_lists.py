@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+ListMark = tuple[tuple[list[Any], int], ...]
+"""The lists of a state, and how long each was."""
 
 
 class BoundOperatorList(Generic[T]):
@@ -36,6 +38,14 @@ class BoundOperatorList(Generic[T]):
         """What the record keeps for this subtask."""
         return list(self._elements)
 
+    def mark(self) -> ListMark:
+        return ((self._elements, len(self._elements)),)
+
+    def undo(self, mark: ListMark) -> None:
+        """Back to a mark: a list that is there grows only at its end, or another one takes its place."""
+        ((self._elements, length),) = mark
+        del self._elements[length:]
+
 
 class BoundUnionList(BoundOperatorList[T]):
     """Shows the elements of all subtasks until user code replaces them, and records this subtask's own.
@@ -63,3 +73,11 @@ class BoundUnionList(BoundOperatorList[T]):
 
     def recorded(self) -> list[T]:
         return list(self._own)
+
+    def mark(self) -> ListMark:
+        return (*super().mark(), (self._own, len(self._own)))
+
+    def undo(self, mark: ListMark) -> None:
+        shown, (self._own, length) = mark
+        del self._own[length:]
+        super().undo((shown,))

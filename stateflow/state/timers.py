@@ -100,6 +100,11 @@ class TimerState(Handle, Namespaced):
             return micros_since_epoch(at)
         except StateflowError as error:
             raise self._wrong(error) from error
+        except (AttributeError, TypeError):
+            raise UsageError(
+                f"operator {self.operator!r}, timer {self.name!r}, key {self._cursor.key!r}: {at!r} is no instant: give a datetime with a "
+                "time zone, such as row.ts + timedelta(hours=1), and take a timer away with clear()"
+            ) from None
 
 
 class BoundTimer(TimerState):

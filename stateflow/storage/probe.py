@@ -1,4 +1,7 @@
-"""Whether only one of two creates of a path succeeds in a store: checked once, before a job's first claim."""
+"""Whether a store can hold state: only one of two creates of a path succeeds there, and no table's VACUUM deletes what it holds.
+
+Checked once, before a job's first claim, and before a savepoint that lies elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from stateflow.storage.store import ExistsError, Store
 
 RACERS = 4
 ROUNDS = 3
+_DELTA_LOG = "_delta_log"
 
 
 class Probed(Protocol):
@@ -29,13 +33,31 @@ class Probed(Protocol):
 def probe(store: Store, ids: Callable[[], str]) -> None:
     """UsageError if two creates of one path can both succeed there; `ids` gives unique names.
 
-    Two runs would then own one job, and nobody would notice.
+    Two runs would then own one job, and nobody would notice. UsageError in the folder of a Delta table, too.
     """
+    if table := _delta_table(store):
+        raise UsageError(
+            f"{store.url} is in the folder of the Delta table {table}, whose VACUUM would delete the state there: choose a folder outside of the table"
+        )
     if what := why_not_once(store, ids):
         raise UsageError(
             f"{store.url} cannot hold checkpoints: {what}; use a store with working conditional writes "
             "(S3, GCS, Azure Blob, HDFS, a local disk)"
         )
+
+
+def _delta_table(store: Store) -> str:
+    """The Delta table whose VACUUM would delete what the store's root holds; empty without one. It leaves folders alone whose names begin
+    with `_` or a dot, as those of checkpoints often do. Of a store that is no local disk, only the root itself is looked at."""
+    if (root := store.local_root) is None:
+        return store.url if store.list(f"{_DELTA_LOG}/") else ""
+    for place in (root, root.resolve()):
+        for each in (place, *place.parents):
+            if (each / _DELTA_LOG).is_dir():
+                return str(each)
+            if each.name.startswith(("_", ".")):
+                break
+    return ""
 
 
 def why_not_once(store: Probed, ids: Callable[[], str]) -> str:

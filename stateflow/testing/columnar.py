@@ -12,7 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.compatibility.non_restored import check_replaced
-from stateflow.compatibility.states import check_options, fixed_options, resolve_states
+from stateflow.compatibility.states import (
+    check_key,
+    check_key_columns,
+    check_options,
+    options_behind,
+    resolve_states,
+)
 from stateflow.errors import UsageError
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM
@@ -77,6 +83,7 @@ class ColumnarHarness(KeyedStateHarness):
             max_parallelism,
             {},
             {name: arrow_schema_of(of) for name, of in self._outputs.items()},
+            {name: of.never_null for name, of in self._outputs.items()},
             tuple(of.defaults_but(names) for of, names in zip(self._rows, keys, strict=True)),
         )
         self._operator: Callable[[], ColumnarOperator] = lambda: operator
@@ -88,12 +95,14 @@ class ColumnarHarness(KeyedStateHarness):
         begins = after.recorded() if isinstance(after, ColumnarHarness) else after
         before = begins.operator if begins is not None else None
         if before is not None:
+            check_key_columns(self._uid, tuple(name for name, _ in self._spec.key), before)
+            check_key(self._uid, tuple(kind for _, kind in self._spec.key), before)
             check_options(node, before)
             check_replaced(node, before)
         states, next_id = resolve_states(node, before, begins.slot + 1 if begins is not None else 0)
         self._state: OperatorState = OperatorState(
             key=self._spec.key, max_parallelism=self._max, assignment=(), shards=(), states=states,
-            next_state_id=next_id, options=fixed_options(node),
+            next_state_id=next_id, options=options_behind(node, before),
         )  # fmt: skip
         self._spec = replace(
             self._spec,
@@ -155,7 +164,8 @@ class ColumnarHarness(KeyedStateHarness):
         )  # fmt: skip
         harness._outputs |= node.sides
         schemas = {name: arrow_schema_of(of) for name, of in harness._outputs.items()}
-        harness._spec = replace(harness._spec, uid=uid, outputs=schemas)
+        never_null = {name: of.never_null for name, of in harness._outputs.items()}
+        harness._spec = replace(harness._spec, uid=uid, outputs=schemas, never_null=never_null)
         harness._operator = operator
         harness._node = node
         harness._release(node, after)

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from stateflow.connectors import DisagreementError, FencedError, Prepared, Sink, SinkKind, StateflowError
 from stateflow.format.records import encode
 from stateflow.pipelines.sink_kinds import kind_of
-from stateflow.spark.sinks.kinds import make_sink, prepare_rewind
+from stateflow.spark.sinks.kinds import prepare_rewind
 from stateflow.testing.accidents import Accidents, DeathError
-from stateflow.testing.sink_log import SinkLog
+from stateflow.testing.sink_log import SinkLog, make_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

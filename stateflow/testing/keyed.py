@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from stateflow.compatibility.non_restored import check_replaced
 from stateflow.compatibility.states import (
     changed_elements,
+    check_key,
+    check_key_columns,
     indexes,
     resolve_states,
     state_ids,
@@ -87,7 +89,7 @@ class KeyedHarness(KeyedStateHarness):
         hint = key_type if key_type is not None else (arguments[0] if arguments else None)
         if hint is None or hint is Any:
             raise UsageError(
-                f"say what the key of {cls.__name__} is: KeyedHarness({cls.__name__}, key_type=int)"
+                f"say what the key of {cls.__name__} is: KeyedHarness({cls.__name__}, key='user', key_type=int)"
             )
         super().__init__(now, max_parallelism)
         self._key_of = (_key_getter(key, arguments),) * 2
@@ -102,6 +104,8 @@ class KeyedHarness(KeyedStateHarness):
         begins = after.recorded() if isinstance(after, KeyedHarness) else after
         before = begins.operator if begins is not None else None
         if before is not None:
+            check_key_columns(cls.__name__, _key_names(key, hint, len(types)), before)
+            check_key(cls.__name__, types, before)
             check_replaced(node, before)
             changed_elements(node, before)
         states, next_id = resolve_states(node, before, begins.slot + 1 if begins is not None else 0)

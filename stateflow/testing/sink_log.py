@@ -7,18 +7,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Owner, Prepared, Record, decode, encode
-from stateflow.spark.sinks.base import BatchFunction, CommitRequest, Committed, Sink
-from stateflow.spark.sinks.kinds import commit
+from stateflow.pipelines.sink_kinds import kind_of
+from stateflow.pipelines.sinks import check_sink
+from stateflow.spark.sinks.base import BatchFunction, CommitRequest, Committed, DeliveryMode, Sink
+from stateflow.spark.sinks.kinds import class_of, commit
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def make_sink(
+    uid: str,
+    mode: str,
+    target: Any,
+    options: Mapping[str, Any] | None = None,
+    delivery: DeliveryMode = "exactly_once",
+) -> Sink:
+    """The sink that a flow declares as `stream.<mode>(uid, target, **options)`."""
+    given = options or {}
+    kind = kind_of(mode, target, f"sink {uid!r} ({mode})")
+    check_sink(uid, kind, target, given)
+    return class_of(kind)(target, given, delivery)
 
 
 @dataclass
@@ -68,7 +86,7 @@ class SinkLog:
             epoch=1,
             writer="w",
             owner=Owner(run="r"),
-            sinks={self.sink: prepared},
+            sinks={self.sink: msgspec.structs.replace(prepared, prev=self.last)},
         )
         return decode(encode(record), Record, "test")
 

@@ -79,8 +79,10 @@ def run_task(
     max_tries: int = 0,
     interval_end: datetime | None = None,
     listener: Any = None,
+    started_at: datetime = WHEN,
+    kept: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """One try of the task. `resumed`: the method that a deferral names, and the trigger's event. `listener` is told of its
+    """One try of the task. `resumed`: the method that a deferral names, and the trigger's event; `kept`: what it gets beside the event. `listener` is told of its
     beginning and its end, as Airflow tells one."""
     with DAG("orders_dag", schedule=None) as dag:
         if not operator.has_dag():
@@ -95,13 +97,13 @@ def run_task(
         max_tries=max_tries,
         task_reschedule_count=0 if rescheduled_at is None else 1,
         next_method=resumed[0] if resumed else None,
-        next_kwargs={"event": dict(resumed[1])} if resumed else None,
+        next_kwargs={"event": dict(resumed[1]), **(kept or {})} if resumed else None,
         should_retry=True,
     )
     ti = task_runner.RuntimeTaskInstance.model_construct(
         id=uuid4(), task_id=operator.task_id, dag_id="orders_dag", run_id=run_id, try_number=1, map_index=-1,
         dag_version_id=uuid4(), task=operator, bundle_instance=SimpleNamespace(name="dags", version=None),
-        _ti_context_from_server=of_server, max_tries=max_tries, start_date=WHEN, state=TaskInstanceState.RUNNING,
+        _ti_context_from_server=of_server, max_tries=max_tries, start_date=started_at, state=TaskInstanceState.RUNNING,
     )  # fmt: skip
     supervisor = Supervisor(rescheduled_at, TaskState("orders_dag", run_id, operator.task_id))
     with supervised(supervisor):

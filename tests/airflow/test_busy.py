@@ -143,6 +143,19 @@ def test_the_triggerer_waits_no_longer_than_the_limit(method: Method) -> None:
     assert "busy_timeout=3 seconds" in str(told.error)
 
 
+def test_execution_timeout_ends_the_wait_in_the_triggerer(method: Method) -> None:
+    began, limit = datetime.now(UTC), timedelta(seconds=3)
+    task = operator(method, on_live="wait", deferrable=True, execution_timeout=limit, retries=3)
+    with other_run(method):
+        left = run_task(task, started_at=began)
+        event = fired(dict(left.message.trigger_kwargs))
+        assert timedelta(0) <= datetime.now(UTC) - began - limit < timedelta(seconds=10)
+        told = run_task(task, resumed=("resume_idle", event), started_at=began, max_tries=3)
+    assert told.state is TaskInstanceState.UP_FOR_RETRY
+    assert "execution_timeout=3 seconds" in str(told.error)
+    assert method.specs == []
+
+
 def test_the_triggerer_takes_a_run_without_a_heartbeat_for_dead(method: Method) -> None:
     with other_run(method) as job:
         fields = deferral(method)

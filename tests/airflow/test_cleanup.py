@@ -17,8 +17,9 @@ from stateflow.config.retention_rule import retention_rule
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
+from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
 from tests.jobs.made import MadeJob, made_job
+from tests.refusals.refusal import refused
 
 
 def cleanup(attempt: Try | None = None, **arguments: Any) -> Any:
@@ -240,6 +241,22 @@ def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
     with pytest.raises(AirflowFailException, match=sentence):
         cleanup(**arguments)
     assert files_of(tmp_path) == before
+
+
+def test_a_job_that_came_out_empty_is_not_all_of_them(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    used(tmp_path)
+    before = files_of(tmp_path)
+    with refused(AirflowFailException, "task 'it'", "job came out empty", "or '*' to clean up all"):
+        ran(StateflowCleanupOperator, job="{{ params.job }}", params={"job": ""})
+    made = task(StateflowCleanupOperator, job="")  # as one of those that a mapped task is expanded to
+    context = context_of(Try("it"))
+    context["ti"].map_index = 0
+    with refused(AirflowFailException, "job came out empty"):
+        made.execute(context)
+    assert files_of(tmp_path) == before
+    for job in ("orders", "*"):
+        assert cleanup(job="{{ params.job }}", params={"job": job}, retained=2)["jobs"].keys() == {"orders"}
 
 
 def test_an_empty_root_is_clean(tmp_path: Path, connect: Connect) -> None:

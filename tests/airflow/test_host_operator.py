@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def test_it_starts_the_host_and_leaves_the_wait_to_the_triggerer(
     )
     assert left.trigger.serialize() == (
         "stateflow.airflow.triggers.host.StateflowHostTrigger",
-        {"host": "team", "interval": 300.0, "until": None},
+        {"host": "team", "interval": 300.0, "until": None, "deadline": None},
     )
     assert left.method_name == "resume"
     assert "AIRFLOW__CORE__FERNET_KEY" not in hosts.environ
@@ -112,6 +112,16 @@ def test_a_host_that_runs_already_is_kept_and_one_with_other_settings_is_replace
     assert len(hosts.processes) == 2
     assert hosts.processes[0].wait(10) == 0, "it was drained"
     assert read_settings(folder_of("team")).places == 8
+
+
+def test_a_host_that_drains_is_started_anew_when_it_has_ended(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deferred(lambda: operator().execute({}))
+    monkeypatch.setattr(starting, "drains", lambda folder: True)
+    deferred(lambda: operator().execute({}))
+    assert len(hosts.processes) == 2
+    assert hosts.processes[0].wait(10) == 0
 
 
 def test_a_host_that_somebody_else_keeps_is_left_alone(hosts: Hosts) -> None:
@@ -163,6 +173,22 @@ def test_a_task_that_is_killed_drains_its_host_at_work_and_in_the_triggerer(host
     with refused(AirflowException, "its host drains"):
         task.on_kill()
     assert hosts.processes[1].wait(10) == 0
+
+
+def test_execution_timeout_ends_the_wait_in_the_triggerer_and_drains_the_host(hosts: Hosts) -> None:
+    began, limit = datetime.now(UTC), timedelta(seconds=3)
+    task = operator(execution_timeout=limit, lease="1 minute")
+    left = run_task(task, started_at=began)
+    trigger = StateflowHostTrigger(**left.message.trigger_kwargs)
+
+    async def first() -> Any:
+        return (await anext(aiter(trigger.run()))).payload
+
+    event = asyncio.run(asyncio.wait_for(first(), 60))
+    assert datetime.now(UTC) - began >= limit
+    told = run_task(task, resumed=("resume", event), kept={"since": began.timestamp()}, started_at=began)
+    assert "execution_timeout=3 seconds" in str(told.error)
+    assert hosts.processes[0].wait(10) == 0, "it was drained"
 
 
 def test_a_triggerer_beside_the_host_renews_its_lease_until_the_host_ends(hosts: Hosts) -> None:

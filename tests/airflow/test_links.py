@@ -115,6 +115,7 @@ def test_a_root_that_no_connection_names_is_on_no_page(tmp_path: Path) -> None:
 
 def test_a_cleanup_of_all_jobs_leads_to_all_jobs(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    attempt = Try("it")
-    ran(StateflowCleanupOperator, attempt, job="")
-    assert page_of(attempt.pushed["stateflow"], "") == "/stateflow/#/jobs"
+    for job in ("", "*"):
+        attempt = Try("it")
+        assert ran(StateflowCleanupOperator, attempt, job=job)["job"] == ""
+        assert page_of(attempt.pushed["stateflow"], "") == "/stateflow/#/jobs"

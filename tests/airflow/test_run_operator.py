@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from airflow.sdk import Asset
+from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from stateflow.airflow import InProcess, SparkSubmit, StateflowRunOperator, checkpoint_asset
@@ -27,6 +29,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
+from tests.airflow.runner import run_task
 from tests.airflow.task_state import TaskState
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 from tests.refusals.refusal import refused
@@ -404,6 +407,67 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
         operator(gone, deferrable=True).resume(context(), fired({**fields, "patience": 0.1}))
 
 
+@dataclass
+class Working(Method):
+    """Its driver is in a batch, and lives until it is killed."""
+
+    drivers: list[Done] = field(default_factory=list)
+
+    def find(self, spec: RunSpec) -> Any:
+        return self.drivers[-1] if self.drivers else None
+
+    def launch(self, spec: RunSpec) -> Done:
+        self.specs.append(spec)
+        job = MadeJob(self.root, spec.job, run="working")
+        job.batch()
+        job.beat(1, owner=Owner("r", host="elsewhere", dag_run=spec.dag_run, task=spec.task))
+
+        class Alive(Done):
+            above = 0
+
+            def look(self) -> ProcessStatus:
+                return ProcessStatus(True)
+
+        self.drivers.append(Alive())
+        return self.drivers[-1]
+
+
+def test_execution_timeout_holds_for_a_deferred_task_and_its_run_is_told_to_end(method: Method) -> None:
+    working, limit = Working(method.root), timedelta(seconds=20)
+    began = datetime.now(UTC) - limit + timedelta(seconds=2)
+    task = operator(working, deferrable=True, execution_timeout=limit, retries=1, grace="30 seconds")
+    left = run_task(task, started_at=began)
+    assert left.state is TaskInstanceState.DEFERRED
+    fields = dict(left.message.trigger_kwargs)
+    assert fields["deadline"] == (began + limit).timestamp()
+    assert StateflowRunTrigger(**fields).serialize()[1] == fields
+
+    event = fired(fields)
+    assert datetime.now(UTC) >= began + limit
+    json.dumps(event)
+    told = run_task(task, resumed=("resume", event), started_at=began, max_tries=1)
+    assert told.state is TaskInstanceState.UP_FOR_RETRY
+    assert "execution_timeout=20 seconds" in str(told.error)
+    request = stop_requested(open_store(str(method.root)), JobLayout("orders"), 1)
+    assert request is not None
+    assert request.by.task == "run"
+    assert working.drivers[0].stopped == [30.0]
+
+    again = run_task(
+        operator(working, deferrable=True, execution_timeout=limit), started_at=datetime.now(UTC)
+    )
+    assert again.state is TaskInstanceState.DEFERRED
+    assert len(working.specs) == 1, "the next try follows the driver of the first"
+
+
+def test_a_run_that_has_ended_just_when_the_tasks_time_was_over_has_ended_well(method: Method) -> None:
+    task = operator(method, deferrable=True, execution_timeout=timedelta(seconds=1))
+    fields = dict(run_task(task).message.trigger_kwargs)
+    assert fields["deadline"] < time.time()
+    event = {**fields["handover"], "overdue": True}
+    assert run_task(task, resumed=("resume", event)).state is TaskInstanceState.SUCCESS
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -423,12 +487,26 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
             "trigger='dran' is neither drain, until-stopped nor an interval like '30 seconds'",
         ),
         ({"trigger": "0 seconds"}, "trigger='0 seconds' is neither"),
+        ({"until": "None"}, "until='None' is no bound: give a version or a time, or an empty text for none"),
+        ({"until": 7}, "until=7 has to be a text"),
     ],
 )
 def test_wrong_arguments_are_refused_while_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
     arguments: dict[str, Any] = {"pipeline": "orders.py:orders", **wrong}
     with pytest.raises((TypeError, ValueError), match=said):
         StateflowRunOperator(task_id="run", **arguments)
+
+
+def test_a_bound_that_a_template_gives_as_none_is_refused(method: Method) -> None:
+    """As Airflow renders natively what is not there. The run would read everything."""
+    made = StateflowRunOperator(
+        task_id="run", pipeline="orders.py:orders", until="{{ data_interval_end or none }}"
+    )
+    made.until = None
+    with pytest.raises(AirflowFailException, match="task 'run': until= came out as None"):
+        made._until()
+    made.until = ""
+    assert made._until() == ""
 
 
 def test_templates_are_left_for_the_run() -> None:

@@ -23,6 +23,7 @@ from stateflow.errors import CorruptError, UnavailableError
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, FakeTask, context
+from tests.airflow.runner import WHEN, run_task
 from tests.jobs.builder import T0, before_now
 from tests.jobs.made import JUST_NOW, made_job
 from tests.refusals.refusal import refused
@@ -219,10 +220,22 @@ def test_otherwise_the_triggerer_asks_the_same_question(tmp_path: Path, connect:
             "poke_interval": 7.0,
             "store_patience": 600.0,
             "max_age": 3600.0,
+            "deadline": None,
         },
     )
     assert deferred.value.timeout == timedelta(seconds=1234)
     assert deferred.value.method_name == "execute_complete"
+
+
+def test_execution_timeout_holds_in_the_triggerer_too(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
+    limit = timedelta(minutes=2)
+    task = fresh(deferrable=True, execution_timeout=limit)
+    left = run_task(task)
+    assert left.message.trigger_kwargs["deadline"] == (WHEN + limit).timestamp()
+    told = run_task(task, resumed=("execute_complete", {"overdue": True}))
+    assert "execution_timeout=2 minutes" in str(told.error)
 
 
 def test_a_watermark_is_deferred_as_a_number(tmp_path: Path, connect: Connect) -> None:

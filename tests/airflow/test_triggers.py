@@ -25,6 +25,7 @@ from stateflow.airflow.triggers.job import (
     followed,
     in_thread,
 )
+from stateflow.airflow.triggers.overdue import in_time
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.driver.run_state import RunState
 from stateflow.driver.supervision import Supervision
@@ -196,6 +197,24 @@ def test_a_watermark_fires_when_it_is_there(
     assert next(seen, "all seen") == "all seen"
 
 
+def test_a_task_whose_time_is_over_waits_no_longer(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path, ago=3 * HOUR, batches=2)
+    began = time.monotonic()
+    assert events(fresh(deadline=time.time() + 0.5)) == [{"overdue": True}]
+    assert 0.4 < time.monotonic() - began < 30
+    assert events(fresh(deadline=time.time() - 5)) == [{"overdue": True}]
+    assert "done" in events(fresh(max_age=4 * 3600.0, deadline=time.time() + 60))[0]
+
+
+def test_a_time_out_of_what_is_waited_for_is_none_of_the_tasks_time() -> None:
+    async def away() -> dict[str, Any]:
+        raise TimeoutError("the store did not answer")
+
+    with pytest.raises(TimeoutError, match="did not answer"):
+        asyncio.run(in_time(away(), time.time() + 60))
+
+
 def test_a_job_that_is_missing_is_waited_for_or_not(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +315,7 @@ def test_a_trigger_that_is_called_off_ends(tmp_path: Path, connect: Connect) -> 
 @pytest.mark.parametrize(
     "trigger",
     [
-        fresh(stateflow_conn_id="lake", checkpoint_dir="/data", missing="fail", poke_interval=5.0, store_patience=7.0),
+        fresh(stateflow_conn_id="lake", checkpoint_dir="/data", missing="fail", poke_interval=5.0, store_patience=7.0, deadline=8.0),
         WatermarkTrigger(job="orders", watermark=T0),
     ],
 )  # fmt: skip

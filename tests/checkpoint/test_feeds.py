@@ -21,7 +21,7 @@ SUMS = operator_of(
 
 
 def record(slot: int, kind: Any, sinks: str = "", **fields: Any) -> Record:
-    outputs = {uid: Prepared(kind="memory", target=uid, prev=None) for uid in sinks}
+    outputs = {uid: Prepared(kind="memory", target=uid) for uid in sinks}
     return log.record(slot, kind=kind, sinks=outputs, **fields)
 
 

@@ -347,6 +347,32 @@ def test_columns_that_a_local_table_lacks_are_told_with_the_statement_that_adds_
     assert command(*arguments).code == 0, "what it cannot read is left to the run"
 
 
+def test_a_table_s_column_is_renamed_where_its_values_go_on_and_not_for_an_aggregate_that_begins_anew(
+    command: Command, tmp_path: Path
+) -> None:
+    table, file = tmp_path / "totals", tmp_path / "renamed.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import Annotated\n"
+        "import stateflow as sf\n"
+        "@dataclass\n"
+        "class Total:\n"
+        "    buyer: Annotated[int, sf.field(aliases=['user'])]\n"
+        "    paid: Annotated[int, sf.field(aliases=['total'])]\n"
+        "@sf.pipeline('renamed')\n"
+        "def renamed(flow: sf.Flow) -> None:\n"
+        "    rows = flow.source('orders', sf.delta('/in'), 'buyer long, amount long')\n"
+        "    totals = rows.key_by('buyer').aggregate('totals', Total, paid=sf.sum('amount'))\n"
+        f"    totals.upsert('out', sf.delta({str(table)!r}), keys='buyer')\n"
+    )
+    commit(table, 0, "user", "total")
+    said = command("check", f"{file}:renamed", "--checkpoint-dir", tmp_path / "root", "-o", "json")
+    assert said.code == 4
+    [problem] = said.json["problems"]
+    assert "RENAME COLUMN `user` TO `buyer`" in problem
+    assert "ADD COLUMNS (`paid` BIGINT)" in problem
+
+
 def test_a_column_that_the_local_table_of_a_source_lacks_is_told_with_the_nearest_one(
     command: Command, tmp_path: Path
 ) -> None:

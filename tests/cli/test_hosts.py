@@ -13,9 +13,10 @@ from stateflow.cli.entry import _of_hosts
 from stateflow.config.options import load
 from stateflow.errors import UsageError
 from stateflow.hosts import starting
+from stateflow.hosts.client import Refused
 from stateflow.hosts.configured import lacking_host
 from stateflow.hosts.keeper import claim
-from stateflow.hosts.settings import HostSettings, driver_memory, folder_of, names
+from stateflow.hosts.settings import HostSettings, differences, driver_memory, folder_of, names
 from tests.cli.conftest import Command
 
 NO_HOST = "--host-only needs a host: give --host NAME or set host"
@@ -127,11 +128,66 @@ def test_a_taken_name_is_refused_before_anything_starts(command: Command) -> Non
     lock = claim(folder)
     other = command("host", "start", "team", "--master", "local[3]")
     assert (other.code, "starts Spark" in other.err) == (8, False)
-    assert "runs already, with other settings, which it keeps" in other.err
+    assert (
+        "runs already, with other settings, which it keeps (--master local[2], not local[3]): to" in other.err
+    )
     assert "`stateflow host stop team`" in other.err
     same = command("host", "start", "team", "--master", "local[2]")
     assert (same.code, "runs already: see" in same.err) == (8, True), same.err
+    cold = command("host", "start", "team", "--master", "local[2]", "--cold")
+    assert (cold.code, "runs already: see" in cold.err) == (8, True), "how it was started is no setting of it"
     os.close(lock)
+
+
+def test_a_host_that_drains_is_not_said_to_run(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of("team")
+    starting.prepare(folder, HostSettings())
+    lock = claim(folder)
+    answers = {folder: False, folder / "application-1-7": True}
+    for each in answers:
+        each.mkdir(exist_ok=True)
+
+    def ask(of: Path, question: str) -> dict[str, bool]:
+        if of not in answers:
+            raise Refused("it does not answer", 9)
+        return {"draining": answers[of]}
+
+    monkeypatch.setattr(starting, "ask", ask)
+    replaced = command("host", "start", "team")
+    assert (replaced.code, "runs already: see" in replaced.err) == (8, True), replaced.err
+    answers[folder] = True
+    for _ in range(2):
+        said = command("host", "start", "team", "--runs", "8")
+        assert said.code == 8
+        assert "the host 'team' drains, and takes no runs any more: start it again when its runs" in said.err
+        assert "`stateflow host stop team`" in said.err
+        assert "runs already" not in said.err
+        # Its newest application has ended before one that it had replaced, which still has runs.
+        answers.pop(folder, None)
+    os.close(lock)
+
+
+def test_a_host_says_which_settings_are_others_and_no_secrets() -> None:
+    running = HostSettings(
+        master="local[1]", places=4, lease=900.0,
+        conf={"spark.driver.memory": "2g", "spark.secret": "hush", "spark.same": "1"},
+    )  # fmt: skip
+    asked = HostSettings(
+        places=8,
+        recycle_runs=5,
+        warms=False,
+        conf={"spark.secret": "psst", "spark.same": "1", "spark.x": "2"},
+    )
+    assert differences(running, asked) == [
+        "--master local[1], not none",
+        "--runs 4, not 8",
+        "--memory 2g, not none",
+        "--recycle-runs 2000, not 5",
+        "--lease 15 minutes, not none",
+        "another --conf spark.secret",
+        "no --conf spark.x",
+    ]
+    assert differences(running, running) == []
 
 
 def test_a_drain_names_what_it_waits_for_for_how_long_and_how_to_end_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -174,7 +175,14 @@ def test_gc_says_what_would_go_and_why_and_deletes_nothing(command: Command, roo
     assert files_of(root) == before
     text = command(*arguments)
     assert "subsumed" in text.out
-    assert "--yes" in text.err
+    assert "`stateflow gc orders --retained 2 --yes`" in text.err
+    for given, typed in (
+        (("--age", "7 days"), "--age '7 days'"),
+        (("--retention", "daily for 9 days"), "--retention 'daily for 9 days'"),
+    ):
+        other = command("gc", "orders", *given, "--checkpoint-dir", root)
+        assert f"`stateflow gc orders {typed} --yes`" in other.err, other.err
+    assert re.search(r"deleted \d+ claims, control files", command(*arguments, "--yes").out)
 
 
 def test_gc_with_yes_deletes_exactly_that(command: Command, root: Path) -> None:

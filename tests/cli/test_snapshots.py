@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -350,6 +351,11 @@ def test_a_claimed_savepoint_that_goes_with_its_job_is_named_and_counted(
     assert savepoint["place"] == place
     assert savepoint["bytes"] > 0
     assert place in command("delete", "copy", "--checkpoint-dir", root).out
+    shutil.copytree(root, tmp_path / "copied")
+    for words in ((), ("--yes",)):
+        said = command("delete", "copy", "--checkpoint-dir", tmp_path / "copied", *words)
+        assert (said.code, place in said.out) == (0, False), said.out
+    assert command("verify", place).code == 0
     said = command("delete", "copy", "--checkpoint-dir", root, "--yes")
     assert said.code == 0
     assert f"and the savepoints that it had claimed: {place} (" in said.out
@@ -377,10 +383,22 @@ def test_a_damaged_savepoint_is_told_with_what_is_left_to_do(
         (("savepoint", "create", "orders", "--checkpoint", "77"), 3, "no checkpoint 77"),
         (("savepoint", "create", "orders", "--type", "tar"), 2, "neither native nor canonical"),
         (("savepoint", "create", "orders", "--expires", "soon"), 2, "'soon' is not a duration"),
+        (
+            ("savepoint", "create", "orders", "--expires", "999999999 days"),
+            2,
+            "is longer than time is counted",
+        ),
+        (
+            ("savepoint", "create", "orders", "--expires", "3000000 days"),
+            2,
+            "leave `expires` out for one that",
+        ),
         (("savepoint", "create", "orders", "--name", "../up"), 2, "not usable"),
         (("savepoint", "show", "/nowhere/at/all"), 3, "no savepoint"),
         (("tag", "orders", "v2", "--checkpoint", "77"), 3, "77"),
         (("tag", "orders", "v2", "--checkpoint", "tag:v9"), 3, "no tag 'v9'"),
+        (("tag", "orders", "6"), 2, "would be taken for the checkpoint of that name"),
+        (("tag", "orders", "latest"), 2, "would be taken for the checkpoint of that name"),
         (("tag", "orders", "v2", "--checkpoint", "abc"), 2, "'abc' names no checkpoint: write latest, 42,"),
         (("tag", "orders", "v2", "--checkpoint", "latest:x"), 2, "'latest:x' names no checkpoint"),
         (("savepoint", "create", "orders", "--checkpoint", "abc"), 2, "'abc' names no checkpoint"),

@@ -52,7 +52,7 @@ def pending(root: Path) -> MadeJob:
 def pending_with_key(root: Path) -> QueriedJob:
     """A job of which user 42 has state."""
     job = queried_job(root, 42)
-    output = Prepared(kind="delta_append", target="/data/totals", prev=None, rows=1)
+    output = Prepared(kind="delta_append", target="/data/totals", rows=1)
     job.decide(operators=job.head().operators, sinks={"totals": output}, pending=True)
     return job
 

@@ -71,9 +71,9 @@ def test_a_table_is_asked_whether_it_has_a_records_output(spark: SparkSession, t
             app = f"stateflow/{record.job}/there"
             writer.option("txnAppId", app).option("txnVersion", slot).save(table)
         sinks = {
-            "there": Prepared(kind="delta_append", target=table, prev=None),
-            "nowhere": Prepared(kind="delta_upsert", target=str(tmp_path / "nothing"), prev=None),
-            "function": Prepared(kind="function", target="f", prev=None),
+            "there": Prepared(kind="delta_append", target=table),
+            "nowhere": Prepared(kind="delta_upsert", target=str(tmp_path / "nothing")),
+            "function": Prepared(kind="function", target="f"),
         }
         asked = msgspec.structs.replace(record, sinks=sinks)
         assert needs_spark(asked)

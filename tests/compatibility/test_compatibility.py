@@ -239,7 +239,7 @@ def test_operator_state_is_told_with_what_becomes_of_it() -> None:
     (check,) = compare(partitioned(), "job", bare(4, "count", "gone")).operators
     assert check.states == {"seen": "renamed from count", "fresh": "new", "gone": "dropped"}
     (lost,) = compare(partitioned(), "job", bare(4, "count", "left")).operators
-    assert "state 'left', a operator state (list) of int, is not declared any more" in lost.problem
+    assert "state 'left', an operator state (list) of int, is not declared any more" in lost.problem
 
 
 def test_an_operator_without_keys_stays_one_and_has_room_for_its_subtasks() -> None:

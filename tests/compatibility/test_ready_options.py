@@ -15,7 +15,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import check_flow, compare
-from stateflow.compatibility.states import fixed_options, resolve_states
+from stateflow.compatibility.states import fixed_options, options_behind, resolve_states
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import FileRef, OperatorState, Record, Shard
 from stateflow.pipelines import top
@@ -151,9 +151,23 @@ def recorded(node: KeyedNode, *, files: bool = True) -> Record:
     return record(operators={"op": operator})
 
 
-def problem(before: Declare, after: Declare, **record: Any) -> str:
-    """Why a run with the changed option would not begin; empty when it would."""
+def problem(
+    before: Declare, after: Declare, *, between: Declare | None = None, forgotten: str = "", **record: Any
+) -> str:
+    """Why a run with the changed option would not begin; empty when it would. `between`: other code has run a batch in between. `forgotten`: how
+    options begin that the record does not have, since an earlier version of the library has made it."""
     made = recorded(node_of(before)[0], **record)
+    operator = made.operators["op"]
+    if between is not None:
+        node = node_of(between)[0]
+        states, next_id = resolve_states(node, operator, 1)
+        operator = msgspec.structs.replace(
+            operator, states=states, next_state_id=next_id, options=options_behind(node, operator)
+        )
+    if forgotten:
+        kept = {name: text for name, text in operator.options.items() if not name.startswith(forgotten)}
+        operator = msgspec.structs.replace(operator, options=kept)
+    made = msgspec.structs.replace(made, operators={"op": operator})
     flow = allowing(node_of(after)[1])
     [operator] = compare(flow, "options", made).operators
     if not operator.problem:
@@ -410,6 +424,52 @@ def test_a_key_column_that_the_rows_have_no_more_is_renamed() -> None:
 def test_other_key_columns_are_told_as_before() -> None:
     assert "key by the columns in their old order" in problem(running("user", "sku"), running("sku", "user"))
     assert "give it a new uid" in problem(running("user"), running("shop", "sku"))
+
+
+class Both(sf.ConnectedProcess[int, Sale, Sale, Pair]):
+    last = sf.ValueState(float)
+
+    def process_left(self, key: int, rows: Any, ctx: sf.Context) -> Iterable[Pair]:
+        return ()
+
+    def process_right(self, key: int, rows: Any, ctx: sf.Context) -> Iterable[Pair]:
+        return ()
+
+
+OF_TWO: dict[str, Callable[[KeyedStream, KeyedStream], Any]] = {
+    "join": lambda one, other: one.join("op", other, Pairs, within=("-1 minute", "1 minute")),
+    "join_asof": lambda one, other: one.join_asof("op", other, Pairs),
+    "join_latest": lambda one, other: one.join_latest("op", other, Pairs),
+    "window": lambda one, other: one.window(MINUTE).join("op", other, Pairs),
+    "connect": lambda one, other: one.connect(other).process("op", Both, output="user long"),
+}
+
+
+@dataclass
+class Pairs:
+    user: int
+    left_sku: str
+    right_sku: str | None
+
+
+@pytest.mark.parametrize("kind", OF_TWO)
+def test_inputs_that_change_places_are_refused(kind: str) -> None:
+    """The state knows the rows of each input by the side that they came from."""
+
+    def of(*names: str) -> Declare:
+        def declared(streams: Streams) -> Any:
+            keyed = [
+                streams.flow.source(name, sf.delta(f"/{name}"), Sale, event_time="ts", watermark="1 minute")
+                for name in ("sold", "returned")
+            ]
+            by_name = dict(zip(("sold", "returned"), keyed, strict=True))
+            return OF_TWO[kind](*(by_name[name].key_by("user") for name in names))
+
+        return declared
+
+    there, back = of("sold", "returned"), of("returned", "sold")
+    assert "its inputs were sold and returned and have changed places" in problem(there, back)
+    assert problem(there, there) == ""
 
 
 def test_an_operator_without_entries_may_change_its_options() -> None:

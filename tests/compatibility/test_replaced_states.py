@@ -197,3 +197,45 @@ class Row(msgspec.Struct):
 def test_what_is_forgotten_is_a_list_of_other_states(states: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         process(**states).declarations()
+
+
+@pytest.mark.parametrize("kind", [sf.OperatorListState, sf.UnionListState])
+@pytest.mark.parametrize("keyed_first", [True, False])
+def test_a_state_of_the_key_and_one_of_the_subtask_are_two_under_one_name(
+    keyed_first: bool, kind: type[sf.OperatorListState[int]]
+) -> None:
+    kinds: list[Any] = [sf.ListState, kind] if keyed_first else [kind, sf.ListState]
+    before = recorded({"seen": kinds[0](int)})
+    said = refusal(process(seen=kinds[1](int)), before)
+    assert "begin empty" in said
+    assert "give the one of today another name" in said
+    refusal(process(seen_v2=kinds[1](int)), before)
+    forgets = re.search(r"write forgets = (\(.*?,\)) in class Made", said)
+    assert forgets is not None
+    renamed = process(seen_v2=kinds[1](int), forgets=eval(forgets[1]))
+    assert compare(flow(renamed), "job", before).compatible
+
+
+def _aliased(kind: type[Any], *aliases: str) -> Any:
+    return kind(int, aliases=aliases)
+
+
+@pytest.mark.parametrize("kind", [sf.ValueState, sf.OperatorListState])
+@pytest.mark.parametrize(("name", "aliases"), [("c", ("b", "a")), ("b", ("a",))])
+def test_two_states_of_the_record_do_not_become_one(
+    kind: type[Any], name: str, aliases: tuple[str, ...]
+) -> None:
+    before = recorded({"a": kind(int), "b": kind(int)})
+    said = refusal(process(**{name: _aliased(kind, *aliases)}), before)
+    assert "'b', 'a'" in said
+    assert "leave it that alias alone" in said
+    for alone in ("a", "b"):
+        assert compare(flow(process(c=_aliased(kind, alone))), "job", before).compatible
+    forgets = re.search(r"write forgets = (\(.*?,\)) in class Made", said)
+    assert forgets is not None
+    assert compare(flow(process(c=_aliased(kind, "b"), forgets=eval(forgets[1]))), "job", before).compatible
+    # One that was let go before is asked for no more.
+    if kind is sf.ValueState:
+        gone = state_of(process(c=sf.ValueState(int, aliases=["b"]), forgets=("a",)), before.operators["op"])
+        both = process(c=sf.ValueState(int, aliases=["b", "a"]))
+        assert compare(flow(both), "job", record_of(op=gone)).compatible

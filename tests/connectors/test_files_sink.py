@@ -26,11 +26,10 @@ from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.runner import RunRequest
 from stateflow.spark.runner import run as sf_run
-from stateflow.spark.sinks.kinds import make_sink
 from stateflow.storage.roots import open_store
 from stateflow.testing import SinkConformance
 from stateflow.testing.conformance import ODD_VALUES
-from stateflow.testing.sink_log import SinkLog
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.promises import only
 from tests.refusals.refusal import refused
 from tests.servers import ObjectServer

@@ -31,9 +31,9 @@ from stateflow.connectors.iceberg.slots import SINK, SLOT
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UnavailableError, UsageError
 from stateflow.pipelines.sink_kinds import kind_of
 from stateflow.pipelines.sinks import check_sink
-from stateflow.spark.sinks.kinds import make_sink, prepare_rewind
+from stateflow.spark.sinks.kinds import prepare_rewind
 from stateflow.spark.task.failures import translated
-from stateflow.testing.sink_log import SinkLog
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.iceberg_catalog import NAME, glue_catalog, rows_of, sql_catalog
 from tests.refusals.refusal import refused
 

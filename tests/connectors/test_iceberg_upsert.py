@@ -22,8 +22,7 @@ import stateflow.connectors.tries as pauses_module
 from stateflow.connectors import Sink
 from stateflow.connectors.iceberg.catalog import OneTry
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
-from stateflow.spark.sinks.kinds import make_sink
-from stateflow.testing.sink_log import SinkLog
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.iceberg_catalog import NAME, rows_of, sql_catalog
 from tests.refusals.refusal import refused
 

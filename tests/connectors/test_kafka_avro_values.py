@@ -15,8 +15,8 @@ from stateflow.connectors import IncompatibleError, UnavailableError
 from stateflow.connectors.kafka import messages
 from stateflow.connectors.kafka.avro_values import registered, schema_of
 from stateflow.pipelines.rows.row_type import row_type
-from stateflow.spark.sinks.kinds import make_sink
 from stateflow.testing.conformance import ODD_VALUES
+from stateflow.testing.sink_log import make_sink
 from tests.connectors.schema_registry import Registry, registry
 from tests.refusals.refusal import refused
 

@@ -18,9 +18,9 @@ from stateflow.connectors.kafka.protobuf import ProtobufFile
 from stateflow.connectors.kafka.protobuf_schema import file_for, name_of
 from stateflow.connectors.kafka.protobuf_values import registered
 from stateflow.pipelines.rows.row_type import row_type
-from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.task.failures import translated
 from stateflow.testing.conformance import ODD_VALUES
+from stateflow.testing.sink_log import make_sink
 from tests.connectors.schema_registry import Registry, registry
 from tests.refusals.refusal import refused
 

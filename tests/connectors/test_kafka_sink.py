@@ -28,8 +28,8 @@ from stateflow.connectors import (
 )
 from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.connectors.kafka.ends import ends_of
-from stateflow.spark.sinks.kinds import delivered, make_sink
-from stateflow.testing.sink_log import SinkLog
+from stateflow.spark.sinks.kinds import delivered
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.fed import FedJob
 from tests.connectors.kafka_committer import UNAVAILABLE, Records
 from tests.connectors.kafka_server import Topics

@@ -17,8 +17,7 @@ import pytest
 
 from stateflow.errors import IncompatibleError
 from stateflow.pipelines import offers
-from stateflow.spark.sinks.kinds import make_sink
-from stateflow.testing.sink_log import SinkLog
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.mysql_server import mysql
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.usefixtures("spark", "server")]

@@ -25,8 +25,8 @@ from stateflow.connectors import (
     tries,
 )
 from stateflow.connectors.postgres import sink as sink_module
-from stateflow.spark.sinks.kinds import delivered, make_sink
-from stateflow.testing.sink_log import SinkLog
+from stateflow.spark.sinks.kinds import delivered
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.fed import FedJob
 from tests.connectors.postgres_server import Server, variable
 from tests.refusals.refusal import refused

@@ -106,6 +106,17 @@ def test_what_was_refused_before_anything_was_claimed_is_told_by_the_commands_la
     assert state == Ended(RunOutcome(exit_code=4, error="job 'orders' has another key"))
 
 
+def test_the_commands_last_words_may_be_in_colour_or_in_a_box() -> None:
+    coloured = ("\x1b[1;31mstateflow:\x1b[0m job 'orders' is busy",)
+    assert judged(ProcessStatus(False, 8), None, words=coloured) == Ended(
+        RunOutcome(exit_code=8, error="job 'orders' is busy")
+    )
+    box = ("╭─ Error ──╮", "│ No such option: --nope │", "╰──────────╯")
+    assert judged(ProcessStatus(False, 2), None, words=box) == Ended(
+        RunOutcome(exit_code=2, error="│ No such option: --nope │")
+    )
+
+
 def test_a_driver_that_vanished_with_its_supervisor_is_lost_unless_its_heartbeat_says_more() -> None:
     assert isinstance(judged(VANISHED, None), Lost)
     assert judged(VANISHED, beat(ended=True, outcome=WELL)) == Ended(WELL, 3)

@@ -110,12 +110,17 @@ def test_a_host_that_cannot_write_into_its_folder_refuses_runs(
 def test_a_run_whose_python_ends_before_the_run_does_has_failed(application: Application) -> None:
     run = HostedRun("orders", 1, 0.0, Connection(socket.socket()))
     (application.folder / "place-1").mkdir()
-    assert application._said(0, run) == {"exit": 0}
+    assert [application._said(code, run) for code in (0, 5)] == [{"exit": 0}, {"exit": 5}]
     (application.folder / "place-1" / BEGUN).touch()
-    said = application._said(0, run)
-    assert said["exit"] == 1
-    assert "the run of orders ended its Python with exit code 0 before it came to its end" in said["says"]
-    assert application._said(3, run) == {"exit": 3}
+    for code in (0, 5, 8):
+        said = application._said(code, run)
+        assert said["exit"] == 1
+        assert (
+            f"the run of orders ended its Python with exit code {code} before it came to its end"
+            in said["says"]
+        )
+        assert f"as os._exit({code}) does" in said["says"]
+    assert application._said(-9, run) == {"exit": 137}
 
 
 def test_a_run_elsewhere_is_refused_where_relative_paths_would_mean_the_host_s_folder(

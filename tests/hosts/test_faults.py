@@ -100,6 +100,10 @@ def test_after_so_many_runs_another_application_takes_the_name_and_is_drained(tm
         eventually(lambda: made.shown().get("draining"), "it drains")
         refused = made.run(made.project("late"))
         assert (refused.returncode, "it is draining" in refused.stderr) == (8, True), refused.stderr
+        again = made.stateflow("host", "start", "tests", "--master", "local[2]")
+        assert (again.returncode, "'tests' drains, and takes no runs any" in again.stderr) == (8, True), (
+            again.stderr
+        )
         go.touch()
         said, _ = client.communicate(timeout=60)
         assert client.returncode == 0, said

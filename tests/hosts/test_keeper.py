@@ -29,9 +29,9 @@ STAYING = """
 import json, os, sys
 number = int(sys.argv[2])
 ready = {"ready": "nowhere", "processes": {}}
-for said in (ready, {"recycle": "it is used up"}) if number == 1 and os.environ.get("REPLACED") else (ready,):
-    print(json.dumps(said), flush=True)
 with open(sys.argv[1] + f"/heard-{number}", "a") as heard:
+    for said in (ready, {"recycle": "it is used up"}) if number == 1 and os.environ.get("REPLACED") else (ready,):
+        print(json.dumps(said), flush=True)
     for line in sys.stdin:
         print(line.strip(), file=heard, flush=True)
 """

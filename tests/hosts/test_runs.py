@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.hosting import Host, alive, eventually, give, host
+from tests.spark import by_hand
 
 LEAKY = """
 import multiprocessing
@@ -156,9 +157,10 @@ STOPPING = """from pyspark.sql import SparkSession
 def test_a_run_that_ends_itself_or_stops_spark_leaves_its_place_and_the_host(warm: Host) -> None:
     application = warm.shown()["pid"]
     endings = {
-        "os._exit(7)": 7,
-        # A success that no driver would have had.
+        # Neither a success nor a run that was fenced: the codes are not the run's own.
         "os._exit(0)": 1,
+        "os._exit(5)": 1,
+        "os._exit(7)": 1,
         "os.kill(os.getpid(), 9)": 137,
         "sys.exit(3)": None,
         "raise MemoryError": None,
@@ -167,6 +169,8 @@ def test_a_run_that_ends_itself_or_stops_spark_leaves_its_place_and_the_host(war
     for number, (ending, code) in enumerate(endings.items()):
         ran = warm.run(warm.project(f"ending-{number}", more=ending))
         assert ran.returncode == code if code is not None else ran.returncode != 0, ran.stderr
+        said = ending.startswith("os._exit") and f"ended its Python with exit code {ending[9]} before"
+        assert not said or said in ran.stderr
     assert "spark.stop()" in ran.stderr
     eventually(lambda: warm.shown()["runs"] == [], "all places are free")
     for name in ("after-one", "after-two"):
@@ -292,3 +296,79 @@ def test_a_file_names_the_host_and_a_client_loads_neither_spark_nor_arrow(warm: 
     )  # fmt: skip
     assert ran.stdout.splitlines()[-1] == "[]", ran.stderr
     eventually(lambda: warm.shown()["served"] == before + 1, "the run was one of the host's")
+
+
+NUMBERS = """
+from dataclasses import dataclass
+from stateflow.connectors import Source
+
+@dataclass(frozen=True)
+class Numbers(Source):
+    most: int
+
+    @property
+    def place(self):
+        return "numbers:" + str(self.most)
+
+    def position(self, start):
+        return {"n": self.most if start else 0}
+
+    def plan(self, start, end):
+        return [[start["n"], end["n"]]]
+
+    def read(self, part):
+        yield from ({"n": n} for n in range(*part))
+"""
+
+
+def test_a_source_of_a_connector_is_read(warm: Host) -> None:
+    """Spark's planner asks it in workers that run another module than those of tasks."""
+    project = warm.project(
+        "numbers",
+        body=NUMBERS,
+        more='flow.source("numbers", Numbers(5), "n int").append("numbers", sf.delta("numbers"))',
+    )
+    ran = warm.run(project)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(by_hand.rows(project / "numbers", ("n",)) or ()) == [(n,) for n in range(5)]
+
+
+JOINED = """
+def joined(cache):
+    def step(frame):
+        known = frame.sparkSession.read.schema("account string, label string").json({known!r})
+        return frame.join(known.cache() if cache else known, "account", "left")
+    return step
+
+def wait(frame, delivery):
+    open({begun!r}, "a").write("x")
+    while not os.path.exists({go!r}):
+        time.sleep(0.05)
+"""
+
+
+def test_a_step_that_gets_what_another_run_has_cached_is_warned_of(warm: Host) -> None:
+    known, begun, go = (warm.folder / f"cache.{name}" for name in ("known", "begun", "go"))
+    known.mkdir()
+    (known / "1.json").write_text('{"account": "a1", "label": "old"}')
+    body = JOINED.format(known=str(known), begun=str(begun), go=str(go))
+    holder = warm.project(
+        "holder", body=body, more='totals.transform(joined(True)).for_each_batch("wait", wait)'
+    )
+    reader = warm.project(
+        "reader", body=body, more='totals.transform(joined(False)).append("joined", sf.delta("joined"))'
+    )
+    client = warm.started("run", "pipeline.py", "--host", "tests", "--host-only", cwd=holder)
+    try:
+        eventually(begun.exists, "the run delivers")
+        beside = warm.run(reader)
+    finally:
+        go.touch()
+    said, _ = client.communicate(timeout=120)
+    assert (beside.returncode, client.returncode) == (0, 0), (beside.stderr, said)
+    sentence = "reads what another run of the host 'tests' has cached"
+    assert sentence in beside.stdout + beside.stderr
+    assert sentence not in said
+    give(reader)
+    alone = warm.run(reader)
+    assert (alone.returncode, sentence in alone.stdout + alone.stderr) == (0, False), alone.stderr

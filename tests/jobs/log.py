@@ -34,7 +34,7 @@ def record(
         "previous": Link(slot - 1, below or f"w{slot - 1}") if slot > 1 else None,
         "owner": SOMEBODY,
         "operators": {"op": one_shard(*files)} if files else {},
-        "sinks": {"out": Prepared(kind="fake", target="t", prev=None, files=staged)} if staged else {},
+        "sinks": {"out": Prepared(kind="fake", target="t", files=staged)} if staged else {},
     }
     return Record(slot=slot, writer=writer or f"w{slot}", **{**made, **fields})  # type: ignore[arg-type]
 

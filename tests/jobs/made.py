@@ -79,7 +79,6 @@ class MadeJob(JobBuilder):
             *kept, new, key=("user", "int"), groups=128, backend="rocksdb", entries=10,
             states=states, next_state_id=next_id, hosts=("here",),
         )  # fmt: skip
-        last = writer.last_commits.get("totals")
         self.decide(
             now=now,
             watermark=self.watermark,
@@ -90,7 +89,7 @@ class MadeJob(JobBuilder):
                 )
             },
             operators={"balance": operator},
-            sinks={"totals": Prepared(kind=kind, target=target, prev=last, rows=rows)},
+            sinks={"totals": Prepared(kind=kind, target=target, rows=rows)},
             parameters=PARAMETERS,
             versions={"stateflow": "0.1.0", **self.code},
             statistics={

@@ -16,6 +16,7 @@ from stateflow.format.records import Owner
 from stateflow.format.references import bases
 from stateflow.jobs import savepoints as savepointing
 from stateflow.jobs.job import Job
+from stateflow.observe.health import health_of
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.roots import open_store
@@ -246,6 +247,16 @@ def test_what_a_failed_restore_had_claimed_can_be_disposed_of_when_its_job_is_de
     monkeypatch.setattr("stateflow.restore.apply.Draft", killed)
     with pytest.raises(RuntimeError, match="killed"):
         plan.apply()
+    told = health_of(new.status(), new.clock(), None)
+    assert told.state == "failed"
+    assert (
+        "has nothing yet, since its restore failed (killed after the claim): restore it again" in told.reason
+    )
+    with refused(UsageError, "was claimed by job 'trial'", "no-claim"):
+        Job(job.root, "third").restore(
+            url, orders_pipeline(), parameters, options=options_of(job.root, tmp_path), claim_mode="claim"
+        )
+    assert not Job(job.root, "third").exists
     store = open_store(url)
     with refused(UsageError, "was claimed by job 'trial'"):
         dispose_savepoint(store, owner=OWNER, clock=job.clock)

@@ -18,7 +18,7 @@ from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.format.records import Prepared, Record
 from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_versions import TableVersion, common_version, version_up_to
-from stateflow.spark.sinks.sink_versions import lacking
+from stateflow.spark.sinks.sink_versions import abandoned_slots
 from stateflow.spark.sources.delta_log import SourceLog, log_of
 from tests.cli.conftest import Command, command, root  # noqa: F401
 from tests.jobs.builder import JobBuilder
@@ -69,10 +69,10 @@ def line(slot: int, kind: str = "checkpoint", based_on: int | None = None, **sin
 
 def test_what_was_abandoned_is_lacking_until_a_rewind_takes_it_back() -> None:
     lines = [line(1, out="committed"), line(2, out="abandoned"), line(3, out="committed", other="abandoned")]
-    assert [lacking(lines, "out", slot) for slot in (1, 2, 3)] == [(), (2,), (2,)]
+    assert [abandoned_slots(lines, "out", slot) for slot in (1, 2, 3)] == [(), (2,), (2,)]
     rewound = [*lines, line(4, "restore", based_on=1, out="committed"), line(5, out="committed")]
-    assert lacking(rewound, "out", 5) == ()
-    assert lacking(rewound, "other", 5) == (3,)
+    assert abandoned_slots(rewound, "out", 5) == ()
+    assert abandoned_slots(rewound, "other", 5) == (3,)
 
 
 def test_the_log_of_a_table_in_a_store_is_listed_also_where_its_first_commits_are_gone() -> None:
@@ -259,13 +259,13 @@ def missing(lake: Lake) -> str:
 
 
 def weak(lake: Lake) -> str:
-    rows = Prepared(kind="delta_append", target=lake.path("log"), prev=None, payload={"exactly_once": False})
+    rows = Prepared(kind="delta_append", target=lake.path("log"), payload={"exactly_once": False})
     lake.batch("bills", "totals", log=rows)
     return "at least once"
 
 
 def elsewhere(lake: Lake) -> str:
-    rows = Prepared(kind="postgres_append", target="postgres://db/shop.public.log", prev=None)
+    rows = Prepared(kind="postgres_append", target="postgres://db/shop.public.log")
     lake.batch("bills", "totals", log=rows)
     return "it has no versions"
 
@@ -287,7 +287,7 @@ def test_a_sink_without_a_version_says_why_and_is_not_read(
 
 
 def test_a_target_without_versions_tells_the_slot_that_it_has_by_now(lake: Lake) -> None:
-    rows = Prepared(kind="postgres_append", target="postgres://db/shop.public.log", prev=None)
+    rows = Prepared(kind="postgres_append", target="postgres://db/shop.public.log")
     first, second = (lake.batch("bills", "log", "totals", log=rows).slot for _ in range(2))
     lake.batch("log", pending=(), log=rows)
     log = lake.asked(first).sinks["log"]
@@ -320,7 +320,7 @@ def test_a_sink_says_which_batch_was_abandoned_for_it(lake: Lake) -> None:
 
 
 def test_show_prints_the_versions_and_lines_to_paste(lake: Lake, command: Command) -> None:  # noqa: F811
-    rows = Prepared(kind="kafka_append", target="kafka://db:9092/orders", prev=None)
+    rows = Prepared(kind="kafka_append", target="kafka://db:9092/orders")
     slot = lake.batch("bills", "log", "totals", feed=rows).slot
     at = ("--checkpoint-dir", lake.folder / "root")
     said = command("show", "orders", "--as-of-slot", "latest", *at)

@@ -118,6 +118,28 @@ def test_a_null_is_the_default_of_its_field_where_the_type_allows_no_none() -> N
     ]
 
 
+def test_none_in_a_column_that_is_declared_as_not_null_is_refused() -> None:
+    def passed_on(table: pa.Table, state: Any, ctx: sf.ColumnarContext) -> pa.Table:
+        return table
+
+    columns = "user long, sku string not null"
+    tea, nothing = {"user": 1, "sku": "tea"}, {"user": 2, "sku": None}
+    harness = ColumnarHarness(
+        passed_on, "user long, sku string", key="user", state={"n": int}, output=columns
+    )
+    assert len(harness.rows(tea)) == 1
+    with refused(sf.UsageError, "put out None in column 'sku'", "declares as not null"):
+        harness.rows(tea, nothing)
+
+    @sf.pipeline("newest")
+    def newest(flow: sf.Flow) -> None:
+        rows = flow.source("in", sf.delta("/in"), "user long, sku string").key_by("user")
+        rows.aggregate("newest", columns, sku=sf.max("sku")).upsert("out", sf.delta("/out"))
+
+    with refused(sf.UsageError, "operator 'newest'", "None in column 'sku'"):
+        ColumnarHarness.of(newest.build(), "newest").rows(nothing)
+
+
 def test_a_default_is_no_key() -> None:
     harness = ColumnarHarness(as_they_came, Sale, key="user", state={"n": int}, output=Sale)
     with pytest.raises(sf.UsageError, match="a row has no 'user', which is its key"):

@@ -17,17 +17,19 @@ from stateflow.operators.lossless import MISFITS, array_of
 from stateflow.testing import ColumnarHarness, KeyedHarness
 from tests.refusals.refusal import refused
 
+TEXTS, NUMBERS = pa.list_(pa.string()), pa.list_(pa.int64())
 INSTANT = pa.timestamp("us", "UTC")
 NAIVE = datetime(2026, 1, 1)
 MOMENT = datetime(2026, 1, 1, 5, tzinfo=UTC)
 LOSSY = [
     (1.5, pa.int64()), (Decimal("1.9"), pa.int64()), (np.float64(1.5), pa.int64()), (np.float32(1.5), pa.int32()),
-    (float("nan"), pa.int64()), (float("inf"), pa.int64()), (Decimal("NaN"), pa.int64()),
+    ("tea", TEXTS), ("", TEXTS), (b"ab", NUMBERS), (bytearray(b"ab"), NUMBERS), (memoryview(b"ab"), NUMBERS), ({1, 2}, NUMBERS),
+    (frozenset({1}), NUMBERS), ({"a": "b"}, pa.list_(TEXTS)), (float("nan"), pa.int64()), (float("inf"), pa.int64()), (Decimal("NaN"), pa.int64()),
     (NAIVE, INSTANT), (5, INSTANT), (np.int64(5), INSTANT), (5, pa.date32()), (MOMENT, pa.date32()),
 ]  # fmt: skip
 SAME = [
     (2.0, pa.int64()), (Decimal(2), pa.int64()), (np.int64(2), pa.int64()), (None, pa.int64()), (MOMENT, INSTANT), (None, INSTANT),
-    (date(2026, 1, 1), pa.date32()), (1, pa.float64()), (np.float64(1.5), pa.float64()),
+    (["tea"], TEXTS), ([], TEXTS), ([1, 2], NUMBERS), ([["a"], None], pa.list_(TEXTS)), (date(2026, 1, 1), pa.date32()), (1, pa.float64()), (np.float64(1.5), pa.float64()),
 ]  # fmt: skip
 
 
@@ -53,6 +55,19 @@ def test_what_stays_the_same_is_taken(value: Any, kind: Any) -> None:
     for each, of in inside(value, kind):
         array_of([each, None], of)
     assert array_of([value], kind).to_pylist() == [value]
+
+
+@dataclass
+class Tagged:
+    tags: Any
+
+
+@pytest.mark.parametrize("tags", ["tea", {"tea"}])
+def test_a_text_in_the_place_of_a_list_is_found_in_a_record_too(tags: Any) -> None:
+    of = pa.struct([("tags", TEXTS)])
+    array_of([Tagged(["tea"]), Tagged(("tea",)), None], of)
+    with pytest.raises(MISFITS):
+        array_of([None, Tagged(tags)], of)
 
 
 @dataclass
@@ -117,3 +132,19 @@ def test_a_process_is_told_of_values_inside_of_others() -> None:
 
     with refused(sf.UsageError, "put out [1.5] in column 'n'", "it has a fraction"):
         KeyedHarness(Lists, output="n array<bigint>").rows(View(7, MOMENT))
+
+
+@pytest.mark.parametrize(
+    ("tags", "reason"),
+    [
+        ("tea", "'tea' is one value and no list: put it into a list"),
+        ({"tea"}, "a set has no order; use sorted(...)"),
+    ],
+)
+def test_a_process_is_told_of_a_text_or_a_set_in_the_place_of_a_list(tags: Any, reason: str) -> None:
+    class Tags(sf.KeyedProcess[int, View, Any]):
+        def process(self, key: int, rows: Iterator[View], ctx: sf.Context) -> Iterator[Any]:
+            yield key, tags
+
+    with refused(sf.UsageError, f"put out {tags!r} in column 'tags'", reason):
+        KeyedHarness(Tags, output="k long, tags array<string>").rows(View(7, MOMENT))

@@ -162,7 +162,64 @@ def test_a_mutable_default_is_a_factory(default: Any) -> None:
         sf.ValueState(list[int], default=default)
 
 
-@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m", 86400])
+SHARED: list[int] = []
+NESTED = {"seen": SHARED}
+ONE = Total(1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("factory", "shared"),
+    [
+        (lambda: SHARED, "the same list every time"),
+        (lambda: ONE, "the same Total every time"),
+        (lambda: (1, SHARED), "the same list inside of each tuple"),
+        (NESTED.copy, "the same list inside of each dict"),
+    ],
+)
+def test_a_factory_that_gives_all_keys_one_object_is_refused(factory: Any, shared: str) -> None:
+    class Default(sf.KeyedProcess[int, Order, Total]):
+        held = sf.ValueState(Any, default=factory)
+
+    class Create(sf.KeyedProcess[int, Order, Total]):
+        held = sf.AggregatingState(Any, create=factory, add=lambda held, value: held, result=len)
+
+    for made in (Default, Create):
+        unbuilt(
+            lambda f, made=made: source(f).key_by("user").process("x", made),
+            f"state 'held' of {made.__name__}: {made.__name__.lower()} gives",
+            f"{shared}",
+            f"{made.__name__.lower()}=list",
+        )
+    with refused(sf.UsageError, "sf.aggregate('amount')", "create gives", shared):
+        sf.aggregate("amount", create=factory, add=max, merge=max, state=list[int])
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        list,
+        dict,
+        int,
+        str,
+        tuple,
+        lambda: None,
+        lambda: (1, "a"),
+        lambda: [[0, 0]],
+        lambda: Total(1, 1.0),
+        lambda: 1 / 0,
+    ],
+)
+def test_a_factory_that_makes_new_values_or_unchangeable_ones_is_taken(factory: Any) -> None:
+    class Default(sf.KeyedProcess[int, Order, Total]):
+        held = sf.ValueState(Any, default=factory)
+
+    assert Default.declarations().states["held"].default is factory  # type: ignore[attr-defined]
+    sf.aggregate("amount", create=factory, add=max, merge=max, state=list[int])
+
+
+@pytest.mark.parametrize(
+    "ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m", 86400, "nan s", "inf s"]
+)
 def test_a_duration_that_is_none_is_refused(ttl: Any) -> None:
     with refused(sf.UsageError, f"ttl: {ttl!r} is", "a number and a unit", "hours, days and weeks"):
         sf.ValueState(int, ttl=ttl)
@@ -174,11 +231,21 @@ def test_a_duration_that_is_none_is_refused(ttl: Any) -> None:
         ("7 days", 604_800_000_000),
         ("1 hour", 3_600_000_000),
         ("1.5 s", 1_500_000),
+        ("1.001 s", 1_001_000),
+        ("4.35 ms", 4_350),
+        ("2 microseconds", 2),
         (timedelta(minutes=1), 60_000_000),
     ],
 )
 def test_durations(ttl: Any, micros: int) -> None:
     assert sf.ValueState(int, ttl=ttl).ttl == micros
+
+
+@pytest.mark.parametrize("length", ["1.5 microseconds", "0.0001 ms", "1.0000001 s"])
+def test_a_duration_of_a_part_of_a_microsecond_is_refused(length: str) -> None:
+    for call in (lambda: sf.ValueState(int, ttl=length), lambda: sf.tumbling(length)):
+        with refused(sf.UsageError, repr(length), "no whole number of microseconds", "round it"):
+            call()
 
 
 def test_keys_are_columns_that_can_be_keys() -> None:

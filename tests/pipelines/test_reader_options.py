@@ -42,7 +42,7 @@ def test_a_sink_takes_properties_of_its_table() -> None:
 def test_properties_in_any_case_are_for_the_table_and_not_for_its_reader() -> None:
     table = sf.delta("/out", options={"DELTA.appendOnly": "true", "startingVersion": 2})
     assert table.properties == {"DELTA.appendOnly": "true"}
-    assert table.read_with == ("startingVersion",)
+    assert [*table.reader_options] == ["startingVersion"]
 
 
 def test_every_format_has_its_options() -> None:

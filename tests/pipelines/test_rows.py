@@ -10,7 +10,9 @@ from typing import Annotated, Any, NamedTuple, Optional
 import msgspec
 import pytest
 
+from stateflow.pipelines.ready.aggregates import fits
 from stateflow.pipelines.rows.row_type import key_type, row_type
+from stateflow.pipelines.rows.type_text import same_type
 
 
 @dataclass
@@ -154,3 +156,19 @@ def test_names_of_types_inside_of_others_are_sparks() -> None:
     assert [field.type for field in rows.fields] == [
         "map<string, bigint>", "array<int>", "struct<long: smallint, x:bigint>", "bigint",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("struct<value:string,count:bigint>", "STRUCT<value string, count LONG>", True),
+        ("array<struct<`a`:int>>", "ARRAY< struct < a: INTEGER > >", True),
+        ("map<string,decimal(10,0)>", "map<string, decimal>", True),
+        ("decimal(12, 2)", "NUMERIC(12,2)", True),
+        ("struct<a:int,b:int>", "struct<b int, a int>", False),
+        ("struct<a:int>", "struct<A int>", False),
+        ("array<int>", "array<bigint>", False),
+    ],
+)
+def test_a_type_is_itself_however_it_is_written(one: str, other: str, same: bool) -> None:
+    assert same_type(one, other) is same is fits(one, other)

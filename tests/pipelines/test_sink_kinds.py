@@ -118,7 +118,7 @@ def test_a_record_of_a_kind_that_cannot_be_loaded_says_which_package_and_why(
     from stateflow.spark.sinks.kinds import commit
     from stateflow.spark.sinks.slot import SinkSlot
 
-    prepared = Prepared(kind="shelf", target="shelf:5", prev=None)
+    prepared = Prepared(kind="shelf", target="shelf:5")
     nothing: Any = None
 
     def carry_out() -> None:

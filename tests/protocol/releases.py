@@ -167,7 +167,7 @@ class ReleasedWorld(World):
 
     def prepare(self, writer: Writer) -> Draft:
         number = offset_of(writer.parent)
-        epoch, slot, prev = writer.epoch, writer.next_slot, writer.last_commits
+        epoch, slot = writer.epoch, writer.next_slot
         releases = f"{releases_of(writer.parent)}{self.release}"
         with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
             operator = self._computed(writer, number, Path(folder))
@@ -182,8 +182,8 @@ class ReleasedWorld(World):
             sources={"numbers": SourceState(lines=(str(number + 1), releases))},
             operators={"op": operator},
             sinks={
-                "left": prepared("left", prev, number, (staged,)),
-                "right": prepared("right", prev, number, ()),
+                "left": prepared("left", number, (staged,)),
+                "right": prepared("right", number, ()),
                 FEED: fed(writer, number),
             },
             feeds=(ShownState(FEED, "op", "n", slot, FEED),),

@@ -113,10 +113,9 @@ class World(JobBuilder):
             f"rows {offset}".encode(),
         )
         files = (*state_files(writer.parent), state)[-self.kept_files :]
-        prev = writer.last_commits
         sinks = {
-            "left": prepared("left", prev, offset, (staged,)),
-            "right": prepared("right", prev, offset, ()),
+            "left": prepared("left", offset, (staged,)),
+            "right": prepared("right", offset, ()),
         }
         feeds = FEED in self.sinks
         return Draft(
@@ -154,15 +153,13 @@ class World(JobBuilder):
         )
 
 
-def prepared(uid: str, prev: Mapping[str, int], offset: int, files: tuple[FileRef, ...]) -> Prepared:
-    return Prepared(
-        kind="fake", target=uid, prev=prev.get(uid), payload={"rows": [offset]}, files=files, rows=1
-    )
+def prepared(uid: str, offset: int, files: tuple[FileRef, ...]) -> Prepared:
+    return Prepared(kind="fake", target=uid, payload={"rows": [offset]}, files=files, rows=1)
 
 
 def fed(writer: Writer, offset: int) -> Prepared:
     """The rows of the feed: the number; before it -1 - n if the state has become n without one."""
-    found = prepared(FEED, writer.last_commits, offset, ())
+    found = prepared(FEED, offset, ())
     shown = next(iter(writer.feeds), None)
     parent = writer.parent
     if parent is None:
@@ -273,18 +270,12 @@ def drain_ahead(target: int, *, retained: int = 2) -> Callable[[World], None]:
         writer.collect(retained, orphans=True)
         ready = world.prepare(writer) if offset_of(writer.parent) < target else None
         while ready is not None:
-            permit = writer.decide(behind(ready, writer.last_commits))
+            permit = writer.decide(ready)
             ready = world.prepare(writer) if offset_of(writer.parent) < target else None
             writer.complete(permit, world.commit(permit.record), {"processed_rows": 1})
             writer.collect(retained, orphans=False)
 
     return life
-
-
-def behind(draft: Draft, last_commits: Mapping[str, int]) -> Draft:
-    """What was prepared ahead, as it is decided: behind what the record before has committed."""
-    sinks = {uid: structs.replace(each, prev=last_commits.get(uid)) for uid, each in draft.sinks.items()}
-    return structs.replace(draft, sinks=sinks)
 
 
 def make_tag(world: World) -> None:

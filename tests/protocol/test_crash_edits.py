@@ -94,7 +94,7 @@ def take_back(world: World, *, rewind: bool) -> None:
             if rewind:
                 for uid in world.sinks:
                     sinks[uid] = Prepared(
-                        kind="fake rewind", target=uid, prev=writer.last_commits.get(uid),
+                        kind="fake rewind", target=uid,
                         payload={"keep": offset_of(target)},
                     )  # fmt: skip
             return Draft(

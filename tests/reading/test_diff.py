@@ -130,6 +130,20 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(job: GrownJob, tmp_p
         list(Differences(one, one, states=["nothing"]).changes())
 
 
+def test_an_operator_that_one_side_lacks_is_told_with_what_became_of_its_entries(
+    job: GrownJob, tmp_path: Path
+) -> None:
+    one = job.snapshot(many(job, range(3), 1), tmp_path)
+    none = ComparedSnapshot("before", msgspec.structs.replace(one.record, operators={}), one.context)
+    for points, became in (((none, one), "came"), ((one, none), "went")):
+        found = Differences(*points)
+        assert list(found.changes()) == []
+        assert found.on_one_side == ["balance"]
+        assert found.notes == [
+            f"operator 'balance' is only in {one.name}: all of its entries {became}, and are not counted"
+        ]
+
+
 def test_a_state_that_one_side_lacks_is_noted_and_its_entries_come_or_go(
     job: GrownJob, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from stateflow.config.options import Options, load
@@ -10,6 +11,7 @@ from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import UsageError
 from stateflow.quantities import duration, size
 from stateflow.state.backends.rocksdb_options import RocksOptions
+from stateflow.state.expiry.ttl import ttl
 from tests.refusals.refusal import Refusal
 
 CODE = "set by the pipeline's code"
@@ -72,6 +74,13 @@ REFUSALS = [
     Refusal(UsageError, ("option retention (daily for 9 days", "retained_age (1 hour"),
             lambda: loaded(retention="daily for 9 days", retained_age="1 hour")),
     # durations and sizes
+    Refusal(ValueError, ("'1.0004 ms' is no whole number of microseconds", "round it"), lambda: duration("1.0004 ms")),
+    Refusal(ValueError, ("'999999999999 weeks' is longer", "write a shorter one"), lambda: duration("999999999999 weeks")),
+    Refusal(ValueError, ("'3652060 days' is longer", "the year 1 to 9999"), lambda: duration("3652060 days")),
+    *(
+        Refusal(UsageError, ("ttl: ", "is longer than time is counted here"), lambda length=length: ttl(length))
+        for length in ("4000000 days", timedelta(days=3_652_061), "999999999 days")
+    ),
     *(
         Refusal(ValueError, (f"{text!r} is not a duration", "like '500 ms' or '10 minutes'", *units), lambda text=text: duration(text))
         for text, *units in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
+from stateflow.errors import IncompatibleError
 from stateflow.pipelines.graph import SinkNode
 from stateflow.pipelines.sink_kinds import kind_of
 from stateflow.replay.captured import CapturedSink
@@ -30,3 +32,15 @@ def test_rows_that_delete_are_marked_whatever_the_upsert_writes_to(
     prepared = log.prepare(sink, spark.createDataFrame([(1, "a"), (2, "gone")], "id long, v string"))
     rows = log.stage.read(spark, prepared.files, staged_schema(prepared))
     assert {(row.id, row._sf_op) for row in rows.collect()} == {(1, "upsert"), (2, "delete")}
+
+
+def test_what_the_upsert_refuses_is_refused_in_a_replay(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([(1, "a"), (1, "b")], "id long, v string")
+    for target, options, named in (
+        (sf.delta("/lake/t"), {"keys": ("id",)}, "have the key id=1"),
+        (sf.delta("/lake/t"), {"keys": ("id",), "order_by": "v"}, ""),
+        (sf.kafka("t", bootstrap="b:9092"), {"keys": ("id",)}, ""),
+    ):
+        sink = CapturedSink(SinkNode("totals", (), target, kind_of("upsert", target), options))
+        with pytest.raises(IncompatibleError, match=named) if named else nullcontext():
+            SinkLog(spark, tmp_path).prepare(sink, rows)

@@ -330,3 +330,79 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_computed(shop: Sh
             shop.replay()
     finally:
         away.rename(first)
+
+
+def test_an_upsert_by_another_order_is_compared_by_the_rows_that_win(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The rows that it is given are the same."""
+    bench = Workbench(spark, tmp_path)
+
+    def code(order_by: str) -> sf.Pipeline:
+        @sf.pipeline("prices")
+        def prices(flow: sf.Flow) -> None:
+            rows = flow.source(
+                "orders", bench.source("orders", "id int, user int, amount double, ts timestamp"), Order
+            )
+            rows.upsert("last", sf.delta(str(bench.folder / "last")), keys="user", order_by=order_by)
+
+        return prices
+
+    bench.rows("orders", [Order(1, 7, 1.0, at(0))])
+    bench.run(code("id"), retained_checkpoints=20)
+    bench.rows("orders", [Order(2, 7, 9.0, at(1)), Order(3, 7, 1.0, at(2)), Order(4, 8, 5.0, at(2))])
+    bench.run(code("id"), retained_checkpoints=20)
+    first = bench.records("prices")[1].slot
+    reports = [
+        bench.job("prices").replay(code(by), first, "latest", options=bench.options())
+        for by in ("ID", "amount")
+    ]
+    assert reports[0].is_same
+    assert (reports[0].sinks["last"].before, reports[1].sinks["last"].before) == (4, 3)
+    [(_, change)] = reports[1].sinks["last"].changes
+    assert (change.kind, change.key, change.before["amount"], change.after["amount"]) == (
+        "different",
+        {"user": 7},
+        1.0,
+        9.0,
+    )
+    assert "of sink 'last' would be others" in reports[1].excess(0.0)
+
+
+def test_a_dead_letter_is_the_same_wherever_its_line_has_moved(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+
+    class Failing(Balance):
+        def worth(self, row: Order) -> float:
+            raise ValueError(f"no worth of {row.id}")
+
+    class Moved(Balance):
+        # A line more, and another place.
+        def worth(self, row: Order) -> float:
+            raise ValueError(f"no worth of {row.id}")
+
+    class Otherwise(Balance):
+        def worth(self, row: Order) -> float:
+            raise ValueError(f"no value of {row.id}")
+
+    def code(process: Any) -> sf.Pipeline:
+        @sf.pipeline("letters")
+        def letters(flow: sf.Flow) -> None:
+            source = bench.source("orders", "id int, user int, amount double, ts timestamp")
+            rows = flow.source("orders", source, Order, event_time="ts", watermark="0 seconds")
+            totals = rows.key_by("user").process("balance", process, on_error="dead_letter")
+            totals.append("totals", sf.delta(str(bench.folder / "totals")))
+            totals.dead_letters.append("letters", sf.delta(str(bench.folder / "letters")))
+
+        return letters
+
+    for n in (1, 2):
+        bench.rows("orders", [Order(n, n, 1.0, at(n))])
+        bench.run(code(Failing), retained_checkpoints=20, dead_letter_threshold=5)
+    first = bench.records("letters")[1].slot
+    moved, otherwise = (
+        bench.job("letters").replay(code(process), first, "latest", options=bench.options())
+        for process in (Moved, Otherwise)
+    )
+    assert (moved.is_same, moved.sinks["letters"].before > 0) == (True, True)
+    assert otherwise.sinks["letters"].changed

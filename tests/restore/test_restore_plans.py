@@ -625,3 +625,29 @@ def test_the_plan_of_a_fork_says_that_its_tables_begin_empty(
     assert words in str(plan)
     assert html.escape(words) in html.unescape(plan.markdown())
     assert plan.document()["sinks"][0]["note"] == sink.note
+
+
+@sf.pipeline("orders")
+def elsewhere(flow: sf.Flow, *, input: str, output: str) -> None:
+    """The orders example of a release whose sink had another name, and wrote elsewhere."""
+    from examples.orders import Balance, Order
+
+    events = flow.source("events", sf.delta(input), Order)
+    totals = events.key_by("user", order_by="ts").process("balance", Balance)
+    totals.append("before", sf.delta(f"{output}/before"))
+
+
+@pytest.mark.parametrize("rewind", [False, True])
+def test_a_plan_names_what_newer_code_has_written_and_this_code_does_not_have(
+    scene: Scene, rewind: bool
+) -> None:
+    plan = planned(scene, "checkpoint:2", pipeline=elsewhere, rewind_sinks=rewind)
+    told = {sink.uid: sink for sink in plan.sinks}
+    assert (told["before"].action, told["totals"].action) == ("starts", "keeps")
+    assert told["totals"].note.startswith("is not in this code, keeps its output up to slot ")
+    assert (
+        "delivers again what followed the snapshot: give it a new target and a new uid there"
+        in told["totals"].note
+    )
+    assert told["totals"].note in str(plan)
+    assert [sink.uid for sink in planned(scene, "latest", pipeline=elsewhere).sinks] == ["before"]

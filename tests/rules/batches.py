@@ -226,4 +226,32 @@ RULES: tuple[Rule, ...] = (
         "            if whole and not self._beside:\n",
         f"{_MERGES}::test_a_batch_merges_by_itself_when_no_merge_comes",
     ),
+    rule(
+        "a run does not begin with empty state what a failed restore has left",
+        "checkpoint/control.py",
+        "read_epoch_claim(store, layout, epochs[0]).restores",
+        "False",
+        "spark/test_renamed_jobs.py",
+    ),
+    rule(
+        "no state lies where the VACUUM of a Delta table would delete it",
+        "storage/probe.py",
+        "    if table := _delta_table(store):\n",
+        '    if table := "":\n',
+        "storage/test_store_liars.py",
+    ),
+    rule(
+        "a text of CSV whose quotes are doubled is not read with all of them",
+        "pipelines/rows/misfits.py",
+        "            wrong += [_doubled(sql)] if self.doubled else []\n",
+        "",
+        "spark/test_misfits.py",
+    ),
+    rule(
+        "a plan to claim a savepoint of another job is refused before it is approved",
+        "restore/planning.py",
+        "        require_own_claim(store, claim, job=own, root=job.store.url)\n",
+        "        pass\n",
+        "jobs/test_savepointing.py",
+    ),
 )

@@ -231,9 +231,30 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a key that fails leaves no rows behind",
         "operators/attempt.py",
-        "        del self.out[mark[0] :], changes[mark[1] :]\n",
+        "        del self.out[mark.out :], changes[mark.changes :]\n",
         "",
         "test_harness.py::test_a_dead_letter_takes_back_all_that_its_key_did_and_nothing_else",
+    ),
+    rule(
+        "a key that fails leaves the lists of its subtask alone",
+        "operators/attempt.py",
+        "            elements.undo(then)\n",
+        "            pass\n",
+        "test_harness.py",
+    ),
+    rule(
+        "a key that fails counts nothing",
+        "operators/attempt.py",
+        "                counter.value = mark.counters.get(name, 0)\n",
+        "                pass\n",
+        "test_harness.py",
+    ),
+    rule(
+        "a named tuple is taken by its names",
+        "operators/output.py",
+        "tuple if fields == names else itemgetter(*map(fields.index, names))",
+        "tuple",
+        "operators/test_output.py",
     ),
     rule(
         "a key that fails changes no state",
@@ -302,8 +323,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a window's code that fails leaves no rows behind",
         f"{_READY}windows/window_code.py",
-        "                out += list(map(values, self._code.process(key, window, rows, ctx) or ()))\n",
-        "                out += map(values, self._code.process(key, window, rows, ctx) or ())\n",
+        "                    out += list(map(values, returned(self._declared.uid, produced)))\n",
+        "                    out += map(values, returned(self._declared.uid, produced))\n",
         "operators/test_snapshots.py",
     ),
     # where= of any operator
@@ -393,5 +414,26 @@ RULES: tuple[Rule, ...] = (
         "        if self._is_strict and any(bool(each.any()) for each in partly):\n",
         "        if False:\n",
         _JOINED_WINDOWS,
+    ),
+    rule(
+        "values in state are not read with other digits behind the point",
+        "compatibility/states.py",
+        "    _check_forms(node, declared, before)\n",
+        "",
+        "compatibility/test_kinds_of_values.py::test_other_digits_behind_the_point_are_refused",
+    ),
+    rule(
+        "an aggregate's values are not read as others",
+        "pipelines/ready/fixed_options.py",
+        "for each in aggregates if each.form}",
+        "for each in aggregates if not each.aggregate}",
+        "compatibility/test_kinds_of_values.py::test_other_digits_behind_the_point_are_refused",
+    ),
+    rule(
+        "a replay compares the rows of an upsert that win",
+        "replay/running.py",
+        "return None if alike[0] == alike[1] else (had, has)",
+        "return None",
+        "replay/test_replaying.py::test_an_upsert_by_another_order_is_compared_by_the_rows_that_win",
     ),
 )

@@ -282,4 +282,33 @@ RULES: tuple[Rule, ...] = (
         '""',
         f"{_COMMIT}::test_a_file_whose_rows_are_deleted_otherwise_is_another_one",
     ),
+    rule(
+        "a value that a partition does not hold fails the batch",
+        "spark/sinks/fit.py",
+        "                if mine.name in held\n",
+        "                if False\n",
+        "spark/test_sinks_delta_append.py::test_a_value_that_partitions_do_not_hold_fails_the_batch",
+    ),
+    rule(
+        "an output that the code does not have goes back, too",
+        "restore/planning.py",
+        "        yield from _left_out(flow, log, had_then, origin.record.slot, rewind, job)\n",
+        "        pass\n",
+        "restore/test_restore_plans.py::test_a_plan_names_what_newer_code_has_written_and_this_code_does_not_have",
+        "spark/test_rewind.py::test_outputs_that_only_newer_code_has_go_back_too_or_are_told",
+    ),
+    rule(
+        "code of the user's does not end the process of a run",
+        "errors.py",
+        "    except SystemExit as error:\n        raise UserCodeError(",
+        "    except ZeroDivisionError as error:\n        raise UserCodeError(",
+        "spark/test_api_failures.py::test_code_that_ends_the_process_fails_the_run_and_keeps_no_one_waiting",
+    ),
+    rule(
+        "a record names the slot that each of its sinks had last",
+        "checkpoint/writer.py",
+        "prev=last.get(uid), ",
+        "",
+        "protocol/test_crash_everywhere.py",
+    ),
 )

@@ -110,8 +110,15 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a column goes on under its own name, not as what another one was called",
         f"{_VALUES}evolution/evolved_columns.py",
-        "(alias for alias in aliases if alias not in now)",
-        "(alias for alias in aliases)",
+        "aliases.get(name, ()) if name not in before else ()",
+        "aliases.get(name, ())",
+        f"{_TESTS}test_evolution.py",
+    ),
+    rule(
+        "a field that is new does not begin anew where it wants a value that another one gets",
+        _EVOLUTION,
+        "alias != name and alias in before and alias in now",
+        "False",
         f"{_TESTS}test_evolution.py",
     ),
     rule(
@@ -219,5 +226,19 @@ RULES: tuple[Rule, ...] = (
         "    if pa.types.is_timestamp(column.type) and column.type.tz is None:\n",
         "    if False:\n",
         "state/test_tabular.py::test_a_table_that_does_not_fit_is_refused",
+    ),
+    rule(
+        "a savepoint expires at a time that can be read",
+        "jobs/savepoints.py",
+        "    if expires is not None and expires > _LONGEST_LIFE:\n",
+        "    if False:\n",
+        "cli/test_snapshots.py",
+    ),
+    rule(
+        "a duration is no longer than time is counted",
+        "state/expiry/ttl.py",
+        "    if abs(length) > LONGEST // timedelta(microseconds=1):\n",
+        "    if False:\n",
+        "refusals/test_refusals.py",
     ),
 )

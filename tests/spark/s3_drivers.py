@@ -86,7 +86,7 @@ class Work:
 
     def _sink(self, table: str, kind: str) -> Any:
         from stateflow.pipelines.inputs.tables import delta
-        from stateflow.spark.sinks.kinds import make_sink
+        from stateflow.testing.sink_log import make_sink
 
         options = {"delta.checkpointInterval": "10"}
         keys = {"keys": ("writer", "key")} if kind == "upsert" else None

@@ -18,6 +18,7 @@ from stateflow.spark.session.shipping import by_value
 from stateflow.testing import ColumnarHarness
 from tests.operators import columnar_operators
 from tests.operators.columnar_operators import LATE, Click, Minute, PerMinute, matched
+from tests.refusals.refusal import refused
 from tests.spark import pipelines
 from tests.spark.pipelines import Workbench, at
 
@@ -76,6 +77,29 @@ def test_a_run_puts_out_what_the_harness_puts_out_over_restarts_and_rescales(ben
     assert harness.side(LATE)
     assert len(rows) > 100
     _as_tables(bench, pipeline, harness)
+
+
+def test_none_in_a_column_that_is_declared_as_not_null_fails_the_batch(bench: Workbench) -> None:
+    def passed_on(table: pa.Table, state: Any, ctx: sf.ColumnarContext) -> pa.Table:
+        return table
+
+    made = sf.memory("columnar-not-null")
+    made.clear()
+
+    @sf.pipeline("not-null")
+    def pipeline(flow: sf.Flow) -> None:
+        keyed = flow.source("in", bench.source("in", NAME), NAME).key_by("id")
+        same = keyed.process_arrow(
+            "same", passed_on, state={"n": int}, output="id long, name string not null"
+        )
+        same.collect("made", made)
+
+    bench.rows("in", [{"id": 1, "name": "a"}])
+    bench.run(pipeline)
+    bench.rows("in", [{"id": 2, "name": None}])
+    with refused(sf.UsageError, "operator 'same'", "None in column 'name'", "declares as not null"):
+        bench.run(pipeline)
+    assert [row["id"] for row in made.rows] == [1]
 
 
 def _as_tables(bench: Workbench, pipeline: sf.Pipeline, harness: ColumnarHarness) -> None:

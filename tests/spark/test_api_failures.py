@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -539,3 +540,44 @@ def test_a_table_that_is_gone_is_not_made_anew(bench: Workbench, mode: str) -> N
     kept.rename(table)
     bench.run(gone)
     assert len(contents(bench.spark, table)) == 2
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise: no Exception."""
+
+
+@pytest.mark.parametrize("where", ["build", "source", "step", "batch", "function", "panic"])
+def test_code_that_ends_the_process_fails_the_run_and_keeps_no_one_waiting(
+    bench: Workbench, where: str
+) -> None:
+    @sf.pipeline("ending")
+    def ending(flow: sf.Flow) -> None:
+        if where == "build":
+            sys.exit(0)
+        ran = [False]
+
+        def step(frame: Any) -> Any:
+            if where == "step" or (where == "batch" and ran[0]):
+                sys.exit(0)
+            ran[0] = True
+            return frame
+
+        def function(frame: Any, delivery: Any) -> None:
+            if where == "panic":
+                raise Panic("index out of bounds")
+            sys.exit(0)
+
+        source = bench.source("in", ORDER)
+        made = (lambda spark: sys.exit(0)) if where == "source" else source
+        flow.source("in", made, Order).transform(step).for_each_batch("f", function)
+
+    bench.rows("in", [order(1)])
+    named = {
+        "build": "pipeline 'ending' ends the process (SystemExit: 0 (line ",
+        "function": "(SystemExit: 0)",
+    }
+    with pytest.raises(Panic if where == "panic" else sf.StateflowError) as caught:
+        bench.run(ending)
+    assert named.get(
+        where, "index out" if where == "panic" else " ends the process (SystemExit: 0 (line "
+    ) in str(caught.value)

@@ -182,7 +182,8 @@ def test_untyped_output_may_be_tuples_lists_or_dicts(rows: list[Any]) -> None:
 def test_tuples_and_dicts_may_come_in_one_batch() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     found = written(
-        RowWriter(row_type("a long, b string"), schema, "x"), [{"a": 1}, (2, "y"), {"b": "z", "a": 3}]
+        RowWriter(row_type("a long, b string"), schema, "x"),
+        [{"a": 1, "b": None}, (2, "y"), {"b": "z", "a": 3}],
     )
     assert found.to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": "y"}, {"a": 3, "b": "z"}]
 

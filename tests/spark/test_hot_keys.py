@@ -21,10 +21,7 @@ from tests.spark.pipelines import Workbench
 
 
 def acks(*taken: tuple[int, int]) -> list[Ack]:
-    return [
-        Ack("totals", n, n, (), taken=rows, hot_key=f"'k{n}'", hot_rows=hot)
-        for n, (rows, hot) in enumerate(taken)
-    ]
+    return [Ack(n, n, (), taken=rows, hot_key=f"'k{n}'", hot_rows=hot) for n, (rows, hot) in enumerate(taken)]
 
 
 @pytest.mark.parametrize(

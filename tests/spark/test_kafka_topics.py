@@ -197,6 +197,26 @@ plan = both.build().sources[0].factory.streaming(spark)._jdf.queryExecution().to
 stored = [str(file) for file in (folder / "root").rglob("*") if file.is_file() and b"hunter2" in file.read_bytes()]
 told["secret"] = ["hunter2" in plan, stored]
 
+make_topic("transactions", 1)
+careful = jvm.org.apache.kafka.clients.producer.KafkaProducer(
+    settings(**{"key.serializer": kind, "value.serializer": kind, "transactional.id": "careful"})
+)
+careful.initTransactions()
+for keys, end in ((("1", "2"), careful.abortTransaction), (("1",), careful.commitTransaction), (("3",), None)):
+    careful.beginTransaction()
+    for key in keys:
+        text = json.dumps({"user": 1, "amount": 1.0}).encode()
+        careful.send(jvm.org.apache.kafka.clients.producer.ProducerRecord("transactions", 0, 0, key.encode(), text)).get()
+    if end is not None:
+        end()
+committed = pipeline("committed", Order, "transactions")
+all_of_them = pipeline("all", Order, "transactions", options={"kafka.isolation.level": "read_uncommitted"})
+told["transactions"] = [ran(committed), ran(all_of_them)]
+careful.commitTransaction()
+careful.close()
+told["transactions"] += [ran(committed), ran(committed), ran(all_of_them)]
+told["of transactions"] = [row[1] for row in written("committed")]
+
 make_topic("bad", 2)
 produce("bad", [1], partition=0)
 produce("bad", [2], partition=0, value=b"no json")
@@ -321,6 +341,11 @@ def test_several_topics_are_read_once_up_to_a_bound_and_with_new_partitions(told
     )
     assert told["written"] == sorted(rows)
     assert told["positions"] == ["orders[0]@20, orders[1]@20, orders[2]@5, returns[0]@5, returns[1]@5"]
+
+
+def test_what_a_writer_has_taken_back_is_not_read_and_what_is_open_waits(told: dict[str, object]) -> None:
+    assert told["of transactions"] == [1, 3]
+    assert told["transactions"] == [1, 4, 1, 0, 0]
 
 
 def test_its_last_batch_is_read_again_for_a_replay(told: dict[str, object]) -> None:

@@ -18,10 +18,11 @@ from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, group_range, list_position, prefix
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Shard
+from stateflow.reading.opened_shard import opened_shard
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.load import SortedEntries, canonical_frames, load_state
-from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of
+from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
@@ -89,8 +90,8 @@ def entries(holding: Holding, operator: OperatorState) -> list[tuple[bytes, byte
     for subtask, shards in enumerate(operator.shards):
         for shard in shards:
             assert (shard.first, shard.last) == operator.assignment[subtask]
-            with OpenedShard(storage(holding), shard, OPEN) as opened:
-                own = list(opened.scan([group_range(0, operator.max_parallelism)]))
+            with opened_shard(task_reader(storage(holding), OPEN), shard) as opened:
+                own = list(opened.scan(*group_range(shard.first, shard.last)))
             assert own == sorted(own)
             found += own
     return found

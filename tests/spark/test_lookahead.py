@@ -15,12 +15,12 @@ import pytest
 from stateflow.spark.sources.delta_log import (
     MOST_REPLAYED,
     Ahead,
-    Position,
     SourceLog,
     ahead,
     begins_after,
     log_of,
 )
+from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.storage.local import LocalStore
 from tests.memory_store import MemoryStore
 
@@ -75,14 +75,14 @@ THREE = ((MADE, ROWS), (ROWS,), (ROWS,))
 def test_a_position_is_compared_with_the_newest_commit_and_the_bound(
     version: int, until: int | datetime | None, answer: Ahead
 ) -> None:
-    assert ahead(log(*THREE), Position("t", version), until) is answer
+    assert ahead(log(*THREE), DeltaOffset("t", version), until) is answer
 
 
 @pytest.mark.parametrize(
     ("until", "answer"), [(None, Ahead.UNKNOWN), (3, Ahead.UNKNOWN), (2, Ahead.BEHIND), (1, Ahead.BEHIND)]
 )
 def test_a_version_that_is_read_in_part_has_more(until: int | None, answer: Ahead) -> None:
-    assert ahead(log(*THREE, (ROWS,)), Position("t", 3, inside=True), until) is answer
+    assert ahead(log(*THREE, (ROWS,)), DeltaOffset("t", 3, index=0), until) is answer
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_a_table_whose_first_commits_are_gone_does_not_add_up() -> None:
 def test_a_commit_that_only_its_catalog_knows_is_for_a_run_to_find(until: datetime | None) -> None:
     for staged, answer in (((), Ahead.NOTHING), ((1, 2), Ahead.NOTHING), ((3, 3), Ahead.UNKNOWN)):
         there = replace(log(*THREE), staged=lambda staged=staged: staged)
-        assert ahead(there, Position("t", 3), until) is answer
+        assert ahead(there, DeltaOffset("t", 3), until) is answer
 
 
 def test_commits_without_rows_are_nothing_to_read() -> None:
     quiet = log(*THREE, QUIET, QUIET)
-    assert ahead(quiet, Position("t", 3), None) is Ahead.NOTHING
-    assert ahead(quiet, Position("t", 3), NOON + timedelta(hours=9)) is Ahead.NOTHING
+    assert ahead(quiet, DeltaOffset("t", 3), None) is Ahead.NOTHING
+    assert ahead(quiet, DeltaOffset("t", 3), NOON + timedelta(hours=9)) is Ahead.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -141,38 +141,38 @@ def test_commits_without_rows_are_nothing_to_read() -> None:
     ],
 )
 def test_every_other_commit_is_for_a_run_to_judge(action: dict[str, Any]) -> None:
-    assert ahead(log(*THREE, (*QUIET, action)), Position("t", 3), None) is Ahead.UNKNOWN
+    assert ahead(log(*THREE, (*QUIET, action)), DeltaOffset("t", 3), None) is Ahead.UNKNOWN
 
 
 def test_another_table_in_the_place_is_for_a_run_to_refuse() -> None:
-    assert ahead(log(*THREE), Position("another", 3), None) is Ahead.UNKNOWN
+    assert ahead(log(*THREE), DeltaOffset("another", 3), None) is Ahead.UNKNOWN
 
 
 def test_a_table_whose_first_commits_were_tidied_away_is_compared_too() -> None:
     files = {11: body(ROWS), 12: body(ROWS)}
     times = {version: int(NOON.timestamp() * 1000) + version for version in files}
     tidied = SourceLog(files.get, lambda: times)
-    assert ahead(tidied, Position("t", 13), None) is Ahead.NOTHING
-    assert ahead(tidied, Position("t", 12), None) is Ahead.UNKNOWN
-    assert ahead(tidied, Position("t", 11), None) is Ahead.UNKNOWN
+    assert ahead(tidied, DeltaOffset("t", 13), None) is Ahead.NOTHING
+    assert ahead(tidied, DeltaOffset("t", 12), None) is Ahead.UNKNOWN
+    assert ahead(tidied, DeltaOffset("t", 11), None) is Ahead.UNKNOWN
 
 
 def test_a_tables_own_times_count_before_those_of_its_files() -> None:
     own = {"commitInfo": {"inCommitTimestamp": int((NOON + timedelta(hours=5)).timestamp() * 1000)}}
     timed = log((MADE, ROWS), (ROWS,), (own, ROWS))
-    assert ahead(timed, Position("t", 3), NOON + timedelta(hours=3)) is Ahead.BEHIND
-    assert ahead(timed, Position("t", 3), NOON + timedelta(hours=5)) is Ahead.NOTHING
+    assert ahead(timed, DeltaOffset("t", 3), NOON + timedelta(hours=3)) is Ahead.BEHIND
+    assert ahead(timed, DeltaOffset("t", 3), NOON + timedelta(hours=5)) is Ahead.NOTHING
 
 
 def test_a_clock_that_went_back_is_read_as_delta_does() -> None:
     back = log(*THREE, times={0: NOON, 1: NOON + timedelta(hours=2), 2: NOON + timedelta(hours=1)})
-    assert ahead(back, Position("t", 3), NOON + timedelta(hours=1)) is Ahead.BEHIND
+    assert ahead(back, DeltaOffset("t", 3), NOON + timedelta(hours=1)) is Ahead.BEHIND
 
 
 def test_a_store_that_tells_no_times_leaves_bounds_in_time_to_a_run() -> None:
     untimed = SourceLog({0: body(MADE, ROWS)}.get)
-    assert ahead(untimed, Position("t", 1), NOON) is Ahead.UNKNOWN
-    assert ahead(untimed, Position("t", 1), None) is Ahead.NOTHING
+    assert ahead(untimed, DeltaOffset("t", 1), NOON) is Ahead.UNKNOWN
+    assert ahead(untimed, DeltaOffset("t", 1), None) is Ahead.NOTHING
 
 
 def test_a_table_younger_than_the_bound_is_seen() -> None:
@@ -200,9 +200,9 @@ def test_the_log_of_a_local_table_is_read(
 ) -> None:
     found = log_of(written(table), LocalStore(tmp_path), lambda url: None)
     assert found is not None
-    assert ahead(found, Position("t", 3), None) is Ahead.NOTHING
-    assert ahead(found, Position("t", 3), NOON + timedelta(hours=2)) is Ahead.NOTHING
-    assert ahead(found, Position("t", 3), NOON + timedelta(hours=1)) is Ahead.BEHIND
+    assert ahead(found, DeltaOffset("t", 3), None) is Ahead.NOTHING
+    assert ahead(found, DeltaOffset("t", 3), NOON + timedelta(hours=2)) is Ahead.NOTHING
+    assert ahead(found, DeltaOffset("t", 3), NOON + timedelta(hours=1)) is Ahead.BEHIND
 
 
 def test_a_table_is_read_in_the_root_s_own_bucket_and_in_no_other() -> None:
@@ -212,7 +212,7 @@ def test_a_table_is_read_in_the_root_s_own_bucket_and_in_no_other() -> None:
     found = log_of("s3a://lake/orders/", bucket, lambda url: (opened.append(url), bucket)[1])
     assert found is not None
     assert opened == ["s3a://lake/orders/_delta_log"]
-    assert ahead(found, Position("t", 1), None) is Ahead.NOTHING
+    assert ahead(found, DeltaOffset("t", 1), None) is Ahead.NOTHING
     assert log_of("s3a://lake/orders", bucket, lambda url: None) is None
 
 

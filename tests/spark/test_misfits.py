@@ -331,6 +331,54 @@ def test_such_a_row_of_csv_goes_to_those_that_do_not_fit(spark: SparkSession, tm
     ]
 
 
+@dataclass
+class Said:
+    user: int
+    name: str
+
+
+DOUBLED = 'user,name\n1,"q""q"\n2,plain\n3,""\n4,\n'
+
+
+def test_doubled_quotes_fail_the_batch_until_they_are_said(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark, which expects a backslash there, leaves all four quotes in the text."""
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Said, "csv")
+    (tmp_path / "in" / "a.csv").write_text(DOUBLED)
+    with pytest.raises(sf.IncompatibleError) as told:
+        bench.run(pipeline)
+    names_file_and_value(str(told.value), "a.csv", "for 'name' begins with a quote and has doubled ones")
+    assert "options={'escape': '\"'}" in str(told.value)
+    assert r"{'escape': '\\'}" in str(told.value)
+    bench.run(reading(bench, Said, "csv", escape='"', nullValue="\x01"))
+    assert rows() == [(1, 'q"q'), (2, "plain"), (3, ""), (4, None)]
+
+
+def test_whoever_says_the_escape_gets_the_text_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Said, "csv", escape="\\")
+    (tmp_path / "in" / "a.csv").write_text('user,name\n1,"\\"\\"is\\"\\" empty"\n')
+    bench.run(pipeline)
+    assert rows() == [(1, '""is"" empty')]
+
+
+def test_a_doubled_quote_that_looks_like_half_a_record_has_its_way_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Said, "csv")
+    (tmp_path / "in" / "a.csv").write_text('user,name\n2,"3"" pipe, long"\n')
+    with refused(
+        sf.IncompatibleError,
+        "Malformed CSV record",
+        "is doubled",
+        "{'escape': '\"'}",
+    ):
+        bench.run(pipeline)
+    bench.run(reading(bench, Said, "csv", escape='"'))
+    assert rows() == [(2, '3" pipe, long')]
+
+
 def test_lines_of_text_that_are_no_utf_8_fail_the_batch_until_the_file_is_converted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -533,6 +581,26 @@ def test_a_file_that_lacks_a_field_is_named_and_nulls_are_counted_in_all_batches
     assert "3 rows have no value in 'amount' (file:" in warning
     assert "/b.json has no such field), which Order declares without `| None`" in warning
     assert sorted(row[0] for row in rows()) == [1, 2, 3, 4]
+
+
+@dataclass
+class Dated:
+    id: int
+    day: str
+
+
+def test_a_column_of_partition_folders_is_no_field_that_the_files_lack(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, Dated)
+    for number, day in enumerate(("2026-01-01", "__HIVE_DEFAULT_PARTITION__", "007")):
+        folder = tmp_path / "in" / f"day={day}"
+        folder.mkdir(parents=True)
+        (folder / "a.json").write_text(f'{{"id": {number}}}\n')
+    (warning,) = bench.run(pipeline).warnings
+    assert "source 'orders': 1 rows have no value in 'day', which Dated declares" in warning
+    assert sorted(rows()) == [(0, "2026-01-01"), (1, None), (2, "007")]
 
 
 def test_a_column_of_parquet_of_another_type_is_named_with_both_types(

@@ -41,9 +41,7 @@ class LinesSink(Sink):
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         lines = sorted(frame.toJSON().collect())
-        return Prepared(
-            kind=LINES.name, target=str(self.target), prev=at.prev, payload={"lines": lines}, rows=len(lines)
-        )
+        return Prepared(kind=LINES.name, target=str(self.target), payload={"lines": lines}, rows=len(lines))
 
     @staticmethod
     def commit(request: CommitRequest) -> Committed:

@@ -87,7 +87,7 @@ def test_another_folder_is_warned_of_once(spark: SparkSession, tmp_path: Path) -
 
 
 def test_a_file_of_the_name_and_the_time_of_a_read_one_is_that_one() -> None:
-    read = [ReadFile("file:///in/a%20b.json", 7, 0), ReadFile("file:///in/c.json", 8, 3)]
+    read = [ReadFile("file:///in/a%20b.json", 7), ReadFile("file:///in/c.json", 8)]
     there = {"file:///in/c.json": 8, "file:///l/a%20b.json": 7, "file:///l/c.json": 9, "file:///l/d.json": 8}
     assert read_again(read, there) == [("/in/a b.json", "/l/a b.json")]
     assert read_again([], there) == []

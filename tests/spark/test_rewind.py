@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -342,3 +344,87 @@ def test_a_restore_that_dies_between_two_tables_is_carried_out_by_the_next_run(
     bench.run(orders, retained_checkpoints=20, takeover=True)
     assert tables(spark, bench) == at_three
     assert DeltaLog(spark, str(bench.folder / "log")).begin().slot_of("nobody") is None
+
+
+def writing_to(bench: Workbench, *sinks: Path) -> sf.Pipeline:
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        for sink in sinks:
+            rows.append(sink.name, sf.delta(str(sink)))
+
+    return orders
+
+
+@pytest.mark.parametrize("rewind", [True, False])
+def test_outputs_that_only_newer_code_has_go_back_too_or_are_told(
+    spark: SparkSession, bench: Workbench, rewind: bool
+) -> None:
+    """Else the next release, which has the sink again, would write its rows twice."""
+    log, more, job = bench.folder / "log", bench.folder / "more", Job(str(bench.folder / "root"), "orders")
+    code = partial(writing_to, bench)
+
+    feed(bench, range(1))
+    bench.run(code(log), retained_checkpoints=20)
+    first = job.checkpoints()[-1].slot
+    feed(bench, range(1, 2))
+    bench.run(code(log, more), retained_checkpoints=20)
+    expected = contents(spark, log), contents(spark, more)
+    plan = job.restore(f"checkpoint:{first}", code(log), options=options(bench), rewind_sinks=rewind)
+    told = {sink.uid: (sink.action, sink.note) for sink in plan.sinks}
+    action, note = told["more"]
+    assert note.startswith("is not in this code")
+    assert note in str(plan)
+    done = plan.apply()
+    if rewind:
+        assert (action, done.sinks) == ("rewinds", {"log": "committed", "more": "committed"})
+        assert contents(spark, more) == []
+        bench.run(code(log, more))
+        assert (contents(spark, log), contents(spark, more)) == expected
+    else:
+        assert action == "keeps"
+        bench.run(code(log, more))
+        assert len(contents(spark, more)) == 2 * len(expected[1])
+    latest = job.checkpoints()[-1].slot
+    if rewind:
+        # A table of others by now, or one that is gone, does not keep the job's own from going back.
+        for happens, said in (
+            (lambda: spark.sql(f"DELETE FROM delta.`{more}`"), "wrote to it since) and keeps"),
+            (lambda: shutil.rmtree(more), "cannot be taken back (its table is gone) and keeps"),
+        ):
+            happens()
+            back = job.restore(f"checkpoint:{first}", code(log), options=options(bench), rewind_sinks=True)
+            assert any(
+                sink.uid == "more" and sink.action == "keeps" and said in sink.note for sink in back.sinks
+            )
+        by_hand.append(more, [(9,)], by_hand.columns("n long"))  # made anew: the plan does not see it
+        done = job.restore(
+            f"checkpoint:{first}", code(log), options=options(bench), rewind_sinks=True
+        ).apply()
+        assert done.sinks["log"] == "committed"
+        assert "stays as it is, since it cannot be taken back" in done.sinks["more"]
+        assert contents(spark, more, "n") == [9]
+        return
+    # What nobody wrote since the snapshot is not spoken of.
+    again = job.restore(f"checkpoint:{latest}", code(log), options=options(bench), rewind_sinks=rewind)
+    assert [sink.uid for sink in again.sinks] == ["log"]
+
+
+def test_an_output_that_the_code_in_use_has_retired_stays(spark: SparkSession, bench: Workbench) -> None:
+    """Its rows since would be gone: nothing writes them again."""
+    log, old, job = bench.folder / "log", bench.folder / "old", Job(str(bench.folder / "root"), "orders")
+    code = partial(writing_to, bench)
+
+    feed(bench, range(1))
+    bench.run(code(log, old), retained_checkpoints=20)
+    first = job.checkpoints()[-1].slot
+    for batch, sinks in ((1, (log, old)), (2, (log,))):
+        feed(bench, range(batch, batch + 1))
+        bench.run(code(*sinks), retained_checkpoints=20)
+    before = contents(spark, old)
+    plan = job.restore(f"checkpoint:{first}", code(log), options=options(bench), rewind_sinks=True)
+    told = {sink.uid: (sink.action, sink.note) for sink in plan.sinks}
+    assert told["old"][0] == "keeps"
+    assert "is not in this code, keeps its output up to slot" in told["old"][1]
+    assert plan.apply().sinks == {"log": "committed"}
+    assert contents(spark, old) == before

@@ -25,7 +25,7 @@ from stateflow.testing import FlowHarness
     ],
 )  # fmt: skip
 def test_a_file_with_another_time_was_written_again(there: dict[str, int], names: list[str]) -> None:
-    read = [ReadFile("file:///in/a%20b.json", 7, 0), ReadFile("file:///in/c.json", 8, 3)]
+    read = [ReadFile("file:///in/a%20b.json", 7), ReadFile("file:///in/c.json", 8)]
     assert rewritten(read, there) == names
 
 
@@ -116,7 +116,7 @@ def test_the_newest_files_are_looked_at_without_spark(tmp_path: Path) -> None:
     times = local_times(read)
     assert times is not None
     assert rewritten(read, times) == [f"file://{folder}/29.json"]
-    assert local_times([*read, ReadFile("s3a://bucket/a.json", 1, 1)]) is None
+    assert local_times([*read, ReadFile("s3a://bucket/a.json", 1)]) is None
 
 
 def test_looking_at_a_folder_of_100_000_files_takes_no_time_to_speak_of(tmp_path: Path) -> None:

@@ -288,8 +288,8 @@ def test_a_bound_that_a_source_cannot_keep_is_refused(
             replay.run(sources, replay.genesis(sources), until=until)
         return []
 
-    refused(a_file, 3, "can only be bounded by a time with a time zone")
-    refused(a_file, NOON.replace(tzinfo=None), "can only be bounded by a time with a time zone")
+    refused(a_file, 3, "can only be bounded by a time, the files' modification time")
+    refused(a_file, NOON.replace(tzinfo=None), "has no time zone")
     refused(a_table, 9, "has no version 9 yet, its newest is 0")
     refused(a_table, NOON.replace(tzinfo=None), "has no time zone")
     refused(ticks, NOON, "cannot end the rate-micro-batch source")

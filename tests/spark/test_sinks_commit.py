@@ -13,7 +13,7 @@ from pyspark.sql.types import DateType, IntegerType, LongType, StringType, Struc
 
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError
 from stateflow.format.records import FileRef, Prepared
-from stateflow.spark.internals.delta_log import LoggedFile, TableShape, _file_of
+from stateflow.spark.internals.delta_log import LoggedFile, TableShape, file_identity
 from stateflow.spark.sinks import delta_append, delta_table, delta_upsert, duplicates, function, memory
 from stateflow.spark.sinks.base import BatchFunction, CommitRequest
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
@@ -331,4 +331,4 @@ def test_a_file_whose_rows_are_deleted_otherwise_is_another_one() -> None:
         {"deletionVector": {"pathOrInlineDv": "x", "offset": 1}},
         {"deletionVector": {"pathOrInlineDv": "y"}},
     ]
-    assert len({_file_of({"path": "a", **vector}) for vector in vectors}) == 3
+    assert len({file_identity({"path": "a", **vector}) for vector in vectors}) == 3

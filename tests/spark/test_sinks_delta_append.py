@@ -18,8 +18,8 @@ from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend
-from stateflow.spark.sinks.kinds import make_sink
-from stateflow.testing.sink_log import SinkLog
+from stateflow.spark.task.failures import translated
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.refusals.refusal import refused
 from tests.spark import by_hand
 from tests.spark.sink_places import contents, versions
@@ -313,6 +313,32 @@ def test_partitioned_tables_are_created_and_written(spark: SparkSession, path: P
     forget_what_is_fresh()
     assert log.commit(prepared) == "committed"
     assert spark.read.format("delta").load(str(path)).where("day = 'tue'").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "named"),
+    [
+        ("string", "''", "the value '' of a row"), ("string", "'__HIVE_DEFAULT_PARTITION__'", "'__HIVE_DEFAULT_PARTITION__'"),
+        ("binary", "X''", "the value X'' of a row"), ("binary", "X'61FF'", "the value X'61FF' of a row"),
+    ],
+)  # fmt: skip
+def test_a_value_that_partitions_do_not_hold_fails_the_batch(
+    spark: SparkSession, path: Path, log: SinkLog, kind: str, value: str, named: str
+) -> None:
+    sink = opened(spark, path, f"part {kind}, n long", partition_by=["part"])
+    with pytest.raises(Exception, match="no row was written") as caught:
+        log.prepare(sink, spark.sql(f"SELECT {value} AS part, 1L AS n"))
+    error = translated(caught.value)
+    assert isinstance(error, IncompatibleError)
+    assert named in str(error)
+    assert "is partitioned by 'part'" in str(error)
+    held = spark.sql(
+        "SELECT cast(part AS binary) AS part, n FROM VALUES ('a', 1L), (NULL, 2L), (' ', 3L), ('null', 4L) AS t(part, n)"
+    )
+    log.slot -= 1
+    log.deliver(sink, held.selectExpr(f"cast(part AS {kind}) AS part", "n"))
+    there = spark.read.format("delta").load(str(path)).selectExpr("cast(part AS string)", "n").orderBy("n")
+    assert [tuple(row) for row in there.collect()] == [("a", 1), (None, 2), (" ", 3), ("null", 4)]
 
 
 def test_output_that_does_not_fit_is_refused_with_every_column(spark: SparkSession, path: Path) -> None:

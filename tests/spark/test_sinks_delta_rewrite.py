@@ -86,6 +86,17 @@ def test_a_small_table_has_its_files_written_anew_in_one_version(
     assert numbers == {"numSourceRows": "5", "numOutputRows": "4"}
 
 
+def test_a_key_that_partitions_hold_as_null_is_not_written_beside_itself(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    sink = opened(spark, path, "id string, at long, v string", partition_by=["id"])
+    with pytest.raises(Exception, match="is partitioned by 'id' and would hold the value '' of a row"):
+        log.prepare(sink, rows(spark, [("", 1, "a")], "id string, at long, v string"))
+    log.slot -= 1
+    log.deliver(sink, rows(spark, [("a", 1, "b"), ("", 1, "gone")], "id string, at long, v string"))
+    assert contents(spark, path) == [("a", 1, "b")]
+
+
 def test_names_in_other_letters_and_keys_without_a_value_in_the_table(
     spark: SparkSession, path: Path, log: SinkLog, no_merge: None
 ) -> None:

@@ -16,9 +16,8 @@ from stateflow.errors import CorruptError, DisagreementError, FencedError, Incom
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.sinks import delta_upsert, staging
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
-from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.same_task import then_in_arrow
-from stateflow.testing.sink_log import SinkLog
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.refusals.refusal import refused
 from tests.spark import by_hand
 from tests.spark.pipelines import Workbench

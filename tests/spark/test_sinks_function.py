@@ -14,9 +14,8 @@ from stateflow.errors import DisagreementError, FencedError, StateflowError, Usa
 from stateflow.pipelines.delivery import Delivery
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.sinks.function import FunctionSink
-from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.memory import MemorySink, memory
-from stateflow.testing.sink_log import SinkLog
+from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.refusals.refusal import refused
 
 

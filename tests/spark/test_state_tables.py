@@ -23,19 +23,14 @@ from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.format.encoding import group_range
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorListState, Shard
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.failures import failed, library_error
 from stateflow.spark.state_tables.frames import read_state, table_frame
-from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import StateDataSource, register
-from stateflow.spark.task.storage import task_storage
-from stateflow.state.backends.choice import Backends
-from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.values.serializers import serializer_for
 from tests.jobs.builder import T0
 from tests.jobs.state import Held
@@ -43,7 +38,6 @@ from tests.refusals.refusal import refused
 from tests.spark.holding import Holding, plain
 
 USER = (("user", "int"),)
-OPEN = Backends(RocksOptions())
 WEEK = 7 * 86_400 * 1_000_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -215,13 +209,13 @@ def test_a_halved_shard_shows_only_what_it_owns(spark: SparkSession, holding: Ho
     }
 
 
-def test_an_opened_shard_gives_nothing_of_its_siblings_whatever_is_asked(holding: Holding) -> None:
-    operator = holding.operator(USER, count(range(100)), parallelism=1)
-    half = rescaled(operator, 2, "x").shards[1][0]
+def test_keys_of_shards_that_share_a_file_are_read_once(spark: SparkSession, holding: Holding) -> None:
+    operator = rescaled(holding.operator(USER, count(range(100)), parallelism=1), 2, "x")
+    half = operator.shards[1][0]
     assert (half.first, half.physical_first) == (8, 0)
-    with OpenedShard(task_storage(holding.options(), holding.root, "orders", 0, 1), half, OPEN) as opened:
-        groups = {int.from_bytes(key[:2], "big") for key, _ in opened.scan([group_range(0, 15)])}
-    assert groups == set(range(8, 16))
+    holding.checkpoint(totals=operator)
+    frame = load(spark, holding, "totals", "count", keys=str([*range(100)]))
+    assert plain(frame.collect(), "user", "value") == [(user, user * 10) for user in range(100)]
 
 
 def test_a_key_opens_only_its_shard(spark: SparkSession, holding: Holding) -> None:

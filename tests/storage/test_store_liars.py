@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event
+from uuid import uuid4
 
 import pytest
 
 from stateflow.errors import UnavailableError, UsageError
+from stateflow.storage.local import LocalStore
 from stateflow.storage.objects import ObjectStore
 from stateflow.storage.probe import probe
 from stateflow.storage.store import ExistsError, create_once
@@ -22,6 +25,24 @@ PATHS = (
     "job/chk-00000042/_dead-a",
     "job/pins/a",
 )
+
+
+def test_no_state_lies_in_the_folder_of_a_delta_table(tmp_path: Path) -> None:
+    """VACUUM of the table deletes what its log does not name."""
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "table" / "state").mkdir()
+    for inside in ("table", "table/state/of/jobs"):
+        with refused(UsageError, f"Delta table {tmp_path}/table,", "VACUUM", "outside"):
+            probe(LocalStore(tmp_path / inside), lambda: uuid4().hex)
+    (tmp_path / "link").symlink_to(tmp_path / "table" / "state")
+    with refused(UsageError, f"Delta table {tmp_path}/table,"):
+        probe(LocalStore(tmp_path / "link"), lambda: uuid4().hex)
+    for spared in ("beside", "table/_checkpoints", "table/.state/of/jobs"):
+        probe(LocalStore(tmp_path / spared), lambda: uuid4().hex)
+    bucket = MemoryStore()
+    bucket.put("_delta_log/00000000000000000000.json", b"")
+    with refused(UsageError, "Delta table memory://"):
+        probe(bucket, lambda: uuid4().hex)
 
 
 def once(store: MemoryStore | ObjectStore, path: str, body: bytes) -> bytes:

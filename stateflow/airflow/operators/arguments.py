@@ -64,6 +64,8 @@ class DeclaredArguments:
     arguments: ClassVar[Mapping[str, Argument]] = {}
     """By name, those of the base classes first."""
     template_fields: Any = ()  # Airflow's operators and notifiers declare it with two types
+    came_later: frozenset[str] = frozenset()
+    """Arguments that are known only when the task runs."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,6 +81,9 @@ class DeclaredArguments:
 
         Templates pass: they are read when they are rendered.
         """
+        self.came_later = frozenset(
+            name for name in self.arguments if name in values and is_deferred(values[name])
+        )
         for name, argument in self.arguments.items():
             if name not in values:
                 continue
@@ -284,6 +289,14 @@ def optional(reader: Reader[T]) -> Reader[T | None]:
     return none_or
 
 
+def bound(value: Any) -> str:
+    """Empty for none. What a template renders of a bound that is not there must not be none: the run would read everything."""
+    given = "" if value is None else text(value)
+    if given.lower() in ("none", "null"):
+        raise ValueError("is no bound: give a version or a time, or an empty text for none")
+    return given
+
+
 def people(value: Any) -> tuple[str, ...]:
     """Ids or names; a template gives them with commas between. Only None means everybody: a list that came out empty must not."""
     if value is None:
@@ -341,6 +354,7 @@ SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
 Pipelines = Annotated[Mapping[str, str] | None, Argument(pipelines, when_none=dict)]
+Bound = Annotated[str | None, Argument(bound)]
 People = Annotated[Sequence[str] | str | None, Argument(people)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
 Deferrable = Annotated[

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from stateflow.airflow.operators.arguments import Count, Flag, Rule, Span, Text
+from airflow.sdk.exceptions import AirflowFailException
+
+from stateflow.airflow.operators.arguments import Argument, Count, Flag, Rule, Span, text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, UsageError, error_of
 from stateflow.quantities import several, size_text, written_duration
@@ -14,6 +16,16 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.checkpoint.collection import CollectionPlan, CollectionReport
+
+
+ALL = "*"
+"""In place of a job's name: every job of the root."""
+
+
+def _one_or_all(value: Any) -> str:
+    """Empty for every job."""
+    name = text(value)
+    return "" if name == ALL else name
 
 
 class StateflowCleanupOperator(StateflowOperator):
@@ -26,8 +38,10 @@ class StateflowCleanupOperator(StateflowOperator):
         self,
         *,
         job: Annotated[
-            Text,
-            "empty: every job of the root. One that cannot be cleaned up does not keep the others from it",
+            str,
+            Argument(_one_or_all),
+            "empty or `*`: every job of the root. One that cannot be cleaned up does not keep the others from it. A template that comes out "
+            "empty fails the task",
         ] = "",
         retained: Annotated[
             Count | None,
@@ -53,7 +67,15 @@ class StateflowCleanupOperator(StateflowOperator):
         with self.at_work():
             self.hook.require_root()
             self.linked(context)
-            names = [name] if (name := self.given("job")) else self.hook.jobs()
+            name = self.given("job")
+            # What a mapped task is expanded over comes later, too.
+            came_later = "job" in self.came_later or getattr(context["ti"], "map_index", -1) >= 0
+            if came_later and not text(getattr(self, "job", "")):
+                raise AirflowFailException(
+                    f"{self.argument_owner()}: job came out empty, and this task would clean up every job of the root: give its template a job's "
+                    f"name, or {ALL!r} to clean up all"
+                )
+            names = [name] if name else self.hook.jobs()
             reports: dict[str, dict[str, Any]] = {}
             errors: list[StateflowError] = []
             for name in names:

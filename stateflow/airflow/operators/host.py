@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LOOKS = 3
 """Looks at a host within its lease: two of them may fail."""
 DRAINED = 600.0
-"""Seconds that a host with other settings gets to end its runs."""
+"""Seconds that a host with other settings, or one that drains, gets to end its runs."""
 
 
 class StateflowHostOperator(DeclaredArguments, BaseOperator):
@@ -73,11 +73,14 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
         since = time.time()
         with spoken():
             self._begin()
-        return self._kept(since)
+        return self._kept(context, since)
 
     def resume(self, context: Context, event: dict[str, Any], since: float) -> dict[str, Any]:
-        """Called by Airflow when the host has to be looked at."""
-        return self._kept(since)
+        """Called by Airflow when the host has to be looked at, or the task's time is over."""
+        from stateflow.airflow.triggers.overdue import refuse_overdue  # a DAG file loads what declares
+
+        refuse_overdue(self, event)
+        return self._kept(context, since)
 
     def on_kill(self) -> None:
         from stateflow.hosts.starting import drain  # a DAG file loads what declares, not what works
@@ -88,7 +91,7 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
             self._at_work = False
             raise AirflowException(f"task {self.task_id!r} was killed: its host drains")
 
-    def _kept(self, since: float) -> dict[str, Any]:
+    def _kept(self, context: Context, since: float) -> dict[str, Any]:
         """Renews the lease and looks at the host again and again, here or in the triggerer."""
         from stateflow.hosts import lease, starting
 
@@ -107,7 +110,7 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
                 lease.renew(folder)
                 pause = self.given("lease").total_seconds() / LOOKS
                 if self.given("deferrable"):
-                    self._defer(since, until, pause)
+                    self._defer(context, since, until, pause)
                 time.sleep(pause if until is None else max(0.0, min(pause, until - time.time())))
             starting.drain(folder)
             self.log.info("the host %s was kept for its time, and drains", name)
@@ -115,16 +118,19 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
         finally:
             self._at_work = False
 
-    def _defer(self, since: float, until: float | None, pause: float) -> None:
+    def _defer(self, context: Context, since: float, until: float | None, pause: float) -> None:
         from stateflow.airflow.triggers.host import StateflowHostTrigger
+        from stateflow.airflow.triggers.overdue import deadline_of
 
-        trigger = StateflowHostTrigger(host=self.given("host"), interval=pause, until=until)
+        trigger = StateflowHostTrigger(
+            host=self.given("host"), interval=pause, until=until, deadline=deadline_of(self, context)
+        )
         self.defer(trigger=trigger, method_name="resume", kwargs={"since": since})
 
     def _begin(self) -> None:
-        """Starts the host, or goes on with one that has these settings. One that has others is replaced."""
+        """Starts the host, or goes on with one that has these settings. One that has others, or drains, is replaced."""
         from stateflow.hosts import starting
-        from stateflow.hosts.settings import read_settings
+        from stateflow.hosts.settings import differences, read_settings
 
         folder, name = self._folder(), self.given("host")
         if starting.keeper_of(folder) is not None:
@@ -134,16 +140,18 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
                     f"the host {name!r} runs already, and whoever has started it keeps it: stop it with "
                     f"`stateflow host stop {name}`, or give this task's host another name"
                 )
-            if running == self._settings():
+            others, draining = differences(running, self._settings()), starting.drains(folder)
+            if not others and not draining:
                 self.log.info("the host %s runs already", name)
                 return
-            self.log.info("the host %s has other settings: it drains, and is started anew", name)
+            why = "drains" if draining else f"has other settings ({'; '.join(others)}) and drains"
+            self.log.info("the host %s %s: it is started anew when its runs have ended", name, why)
             starting.drain(folder)
             until = time.monotonic() + DRAINED
             while starting.keeper_of(folder) is not None:
                 if time.monotonic() > until:
                     raise AirflowException(
-                        f"the host {name!r} with other settings still has runs after {DRAINED:.0f} s: it ends with "
+                        f"the host {name!r} drains, and still has runs after {DRAINED:.0f} s: it ends with "
                         f"them, or with `stateflow host stop {name}`, and a retry starts the new one"
                     )
                 time.sleep(0.5)

@@ -15,6 +15,7 @@ from stateflow.airflow.internals.task_instances import code_revision
 from stateflow.airflow.launchers.base import LaunchMethod
 from stateflow.airflow.operators.arguments import (
     Argument,
+    Bound,
     Count,
     Deferrable,
     Flag,
@@ -23,7 +24,6 @@ from stateflow.airflow.operators.arguments import (
     PipelineFile,
     Span,
     Table,
-    Text,
     flag,
     is_deferred,
     one_of,
@@ -104,7 +104,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         ] = None,
         trigger: Annotated[Trigger | None, "`drain`, `until-stopped` or a duration between batches"] = None,
         until: Annotated[
-            Text | None,
+            Bound,
             "end at this version or time, included, such as `{{ data_interval_end }}`. A plain cron schedule has intervals of no length: "
             "with CronDataIntervalTimetable that is the end of the day that a backfill is for",
         ] = None,
@@ -232,17 +232,26 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             return self._finished(context, job, mark, outcome)
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Called by Airflow after the triggerer has seen the end of the run."""
+        """Called by Airflow after the triggerer has seen the end of the run, or of the task's time."""
         with self.noting_lineage(lambda: self._own_lineage(context)), self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             supervision = self._supervise(context, job)
-            from stateflow.checkpoint import scheduled  # as above
+            from stateflow.airflow.triggers.overdue import OVERDUE, refuse_overdue  # as above
+            from stateflow.checkpoint import scheduled
+            from stateflow.checkpoint.control import KILLED
             from stateflow.driver.handover import Handover
+            from stateflow.driver.run_state import Ended
 
             supervision.rejoin(Handover.of(event))
             mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
-            return self._followed(context, supervision, mark, supervision.settled())
+            state = supervision.settled()
+            ended = state.outcome if isinstance(state, Ended) else None
+            if event.get(OVERDUE) and (ended is None or ended.exit_code or KILLED in ended.stopped):
+                if ended is not None:
+                    self.log.warning("the run has ended: %s", ended.error or ended.stopped)
+                refuse_overdue(self, event)  # rather than go on with another driver
+            return self._followed(context, supervision, mark, state)
 
     def _followed(
         self, context: Context, supervision: Supervision, mark: ScheduledRun | None, state: RunState
@@ -251,11 +260,14 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         from stateflow.driver.run_state import Running  # as above
 
         if isinstance(state, Running) or supervision.again(state):
-            self._defer(supervision)
+            self._defer(context, supervision)
         return self._finished(context, supervision.job, mark, supervision.result(state))
 
     def resume_idle(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Called by Airflow after the triggerer has seen the end of the run that was in the way."""
+        """Called by Airflow after the triggerer has seen the end of the run that was in the way, or of the task's time."""
+        from stateflow.airflow.triggers.overdue import refuse_overdue  # as above
+
+        refuse_overdue(self, event)
         self._busy_since = float(event["since"])
         return self._carry_on(context)
 
@@ -323,7 +335,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             job,
             as_texts(self.given("parameters")),
             options=self.hook.options(**{**self.given("options"), **chosen}),
-            until=[until] if (until := self.given("until")) else (),
+            until=[until] if (until := self._until()) else (),
             allow_non_restored_state=self.given("allow_non_restored_state"),
         )
 
@@ -363,6 +375,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
     def _defer_until_idle(self, context: Context, since: float, limit: timedelta) -> NoReturn:
         owner = self.acts_as(context)
         from stateflow.airflow.triggers.idle import StateflowIdleTrigger  # as above
+        from stateflow.airflow.triggers.overdue import deadline_of
 
         self.defer(
             trigger=StateflowIdleTrigger(
@@ -374,16 +387,26 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                 patience=self.hook.options().heartbeat_timeout.total_seconds(),
                 since=since,
                 limit=limit.total_seconds(),
+                deadline=deadline_of(self, context),
             ),
             method_name="resume_idle",
         )
+
+    def _until(self) -> str:
+        """Empty for no bound. A template that gives None, as Airflow renders natively, is no word of that."""
+        bound: str = self.given("until")
+        if getattr(self, "until", None) is None and "until" in self.came_later:
+            raise AirflowFailException(
+                f"{self.argument_owner()}: until= came out as None, and an empty text is no bound"
+            )
+        return bound
 
     def _spec(self, context: Context) -> RunSpec:
         from stateflow.driver.run_spec import RunSpec  # as above
 
         return RunSpec(
             **self.errand(context),
-            until=self.given("until") or "",
+            until=self._until(),
             parallelism=self.given("parallelism"),
             trigger=self.given("trigger") or "",
             final=self.given("final"),
@@ -434,8 +457,9 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         self.log.info("%s", plan)
         plan.apply(self.progress())
 
-    def _defer(self, supervision: Supervision) -> NoReturn:
+    def _defer(self, context: Context, supervision: Supervision) -> NoReturn:
         from stateflow.airflow.launchers.kubernetes import Kubernetes  # as above
+        from stateflow.airflow.triggers.overdue import deadline_of
         from stateflow.airflow.triggers.run import StateflowRunTrigger
 
         launcher = self.given("launcher")
@@ -450,6 +474,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                 patience=supervision.patience,
                 grace=self.given("grace").total_seconds(),
                 kubernetes_conn_id=launcher.kubernetes_conn_id if isinstance(launcher, Kubernetes) else "",
+                deadline=deadline_of(self, context),
             ),
             method_name="resume",
         )

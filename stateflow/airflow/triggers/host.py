@@ -9,29 +9,42 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from stateflow.airflow.triggers.overdue import in_time
+
 
 class StateflowHostTrigger(BaseTrigger):
     """Fires when a worker has to look at the host: it has ended, it is not on the triggerer's machine, or its time is over.
 
-    The event is `{}`: the task looks for itself.
+    The event is `{}`: the task looks for itself. When the task's own time is over, the event says so.
     """
 
-    def __init__(self, *, host: str, interval: float, until: float | None) -> None:
-        """`interval`: seconds between two looks. `until`: when its time is over, in seconds since 1970."""
+    def __init__(
+        self, *, host: str, interval: float, until: float | None, deadline: float | None = None
+    ) -> None:
+        """`interval`: seconds between two looks. `until`: when the host's time is over, in seconds since 1970; `deadline`: when the task's is."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fields: dict[str, Any] = {"host": host, "interval": interval, "until": until}
+        self.fields: dict[str, Any] = {
+            "host": host,
+            "interval": interval,
+            "until": until,
+            "deadline": deadline,
+        }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        event = await in_time(self._waited(), self.fields["deadline"])
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _waited(self) -> dict[str, Any]:
         """A triggerer on the machine of the host keeps it by itself: no worker is needed until it ends."""
         if await asyncio.to_thread(self._renewed):
             while (pause := self._pause()) > 0 and await asyncio.to_thread(self._renewed):
                 await asyncio.sleep(pause)
         else:
             await asyncio.sleep(max(0.0, self._pause()))
-        yield TriggerEvent({})  # type: ignore[no-untyped-call]
+        return {}
 
     async def on_kill(self) -> None:
         """Somebody ended the task in Airflow's UI. A host elsewhere drains when its lease is over."""

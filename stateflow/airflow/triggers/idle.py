@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from stateflow.airflow.connections.stateflow import StateflowHook
 from stateflow.airflow.triggers.job import LONGEST_PAUSE, in_thread
+from stateflow.airflow.triggers.overdue import in_time
 from stateflow.checkpoint.occupancy import Occupancy
 from stateflow.errors import BusyError, StateflowError, UnavailableError
 from stateflow.format.records import Owner
@@ -20,7 +21,7 @@ from stateflow.format.records import Owner
 class StateflowIdleTrigger(BaseTrigger):
     """Fires once no other run of the job lives, or when the limit is over. The task then looks for itself.
 
-    The event is `{"since"}`: when the wait began, in seconds since 1970.
+    The event is `{"since"}`: when the wait began, in seconds since 1970. When the task's own time is over, it says so.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class StateflowIdleTrigger(BaseTrigger):
         since: float,
         limit: float,
         interval: float = 5.0,
+        deadline: float | None = None,
     ) -> None:
-        """`patience`: seconds without a heartbeat before a run counts as dead. `limit`: seconds after `since`."""
+        """`patience`: seconds without a heartbeat before a run counts as dead. `limit`: seconds after `since`. `deadline`: when the
+        task's time is over, in seconds since 1970."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.fields: dict[str, Any] = {
             "job": job,
@@ -48,6 +51,7 @@ class StateflowIdleTrigger(BaseTrigger):
             "since": since,
             "limit": limit,
             "interval": interval,
+            "deadline": deadline,
         }
         self._occupancy: Occupancy | None = None
 
@@ -55,6 +59,10 @@ class StateflowIdleTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        event = await in_time(self._idle(), self.fields["deadline"], since=self.fields["since"])
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _idle(self) -> dict[str, Any]:
         """Looks in threads, because stores block. What goes wrong is left to the task, which says so in its own words."""
         end, interval = self.fields["since"] + self.fields["limit"], self.fields["interval"]
         said, pause = "", interval
@@ -76,7 +84,7 @@ class StateflowIdleTrigger(BaseTrigger):
                     self.log.info("%s", said)
                 pause = interval
             await asyncio.sleep(max(0.0, min(pause, end - time.time())))
-        yield TriggerEvent({"since": self.fields["since"]})  # type: ignore[no-untyped-call]
+        return {"since": self.fields["since"]}
 
     def _look(self) -> BusyError | None:
         of = self.fields

@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from stateflow.airflow.connections.failures import may_pass
 from stateflow.airflow.connections.stateflow import StateflowHook
 from stateflow.airflow.triggers.freshness import Answer, has_passed, is_fresh
+from stateflow.airflow.triggers.overdue import in_time
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def failed(error: StateflowError) -> dict[str, Any]:
 
 class JobTrigger(BaseTrigger):
     """Fires one event when something is true of a job: `{"done": sentence, "checkpoint", "watermark", "age"}`, or
-    `{"failed": sentence, "retry"}`."""
+    `{"failed": sentence, "retry"}`; or one that says that the task's time is over."""
 
     def __init__(
         self,
@@ -92,7 +93,9 @@ class JobTrigger(BaseTrigger):
         missing: Missing = "wait",
         poke_interval: float = 60.0,
         store_patience: float = STORE_PATIENCE,
+        deadline: float | None = None,
     ) -> None:
+        """`deadline`: when the task's time is over, in seconds since 1970."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.job = job
         self.stateflow_conn_id = stateflow_conn_id
@@ -100,6 +103,7 @@ class JobTrigger(BaseTrigger):
         self.missing = missing
         self.poke_interval = poke_interval
         self.store_patience = store_patience
+        self.deadline = deadline
         self._hook: StateflowHook | None = None
 
     @abstractmethod
@@ -111,7 +115,9 @@ class JobTrigger(BaseTrigger):
         """The arguments that a subclass adds."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("job", "stateflow_conn_id", "checkpoint_dir", "missing", "poke_interval", "store_patience")
+        names = (
+            "job", "stateflow_conn_id", "checkpoint_dir", "missing", "poke_interval", "store_patience", "deadline",
+        )  # fmt: skip
         own = {name: getattr(self, name) for name in names}
         return f"{type(self).__module__}.{type(self).__qualname__}", {**own, **self.condition()}
 
@@ -133,12 +139,13 @@ class JobTrigger(BaseTrigger):
         return self.judge(status, job.clock())
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await followed(
+        seen = followed(
             lambda: in_thread(self.look),
             interval=self.poke_interval,
             patience=self.store_patience,
             say=self.log.info,
         )
+        event = await in_time(seen, self.deadline)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
 

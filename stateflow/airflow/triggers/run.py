@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.triggers.overdue import in_time
 from stateflow.driver.handover import Handover
 from stateflow.driver.processes import DriverProcess
 from stateflow.driver.run_spec import RunSpec
@@ -26,7 +27,7 @@ ASK_AGAIN = 20.0
 
 
 class StateflowRunTrigger(BaseTrigger):
-    """Fires once the run is over. The task then reads its outcome."""
+    """Fires once the run is over, or the task's time. The task then reads the outcome, or has the run stopped."""
 
     def __init__(
         self,
@@ -41,8 +42,9 @@ class StateflowRunTrigger(BaseTrigger):
         handover: dict[str, Any],
         interval: float = 2.0,
         kubernetes_conn_id: str = "",
+        deadline: float | None = None,
     ) -> None:
-        """`kubernetes_conn_id`: for a driver that is a pod."""
+        """`kubernetes_conn_id`: for a driver that is a pod. `deadline`: when the task's time is over, in seconds since 1970."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.fields: dict[str, Any] = {
             "job": job,
@@ -55,6 +57,7 @@ class StateflowRunTrigger(BaseTrigger):
             "grace": grace,
             "interval": interval,
             "kubernetes_conn_id": kubernetes_conn_id,
+            "deadline": deadline,
         }
         self.interval = interval
         self._supervision: Supervision | None = None
@@ -65,11 +68,15 @@ class StateflowRunTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Looks in threads, because stores block."""
+        event = await in_time(self._over(), self.fields["deadline"], **self.fields["handover"])
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _over(self) -> dict[str, Any]:
+        """Waits for the end of the run. Looks in threads, because stores block."""
         supervision = await asyncio.to_thread(self._supervise)
         while isinstance(state := await asyncio.to_thread(self._look, supervision), Running):
             await asyncio.sleep(self.interval)
-        yield TriggerEvent(supervision.handover(state).plain())  # type: ignore[no-untyped-call]
+        return supervision.handover(state).plain()
 
     async def on_kill(self) -> None:
         """Somebody ended the task in Airflow's UI."""

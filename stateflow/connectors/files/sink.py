@@ -76,7 +76,6 @@ class FilesAppend(Sink):
         return Prepared(
             kind=APPEND.name,
             target=canonical(self.target.path),
-            prev=at.prev,
             payload=payload,
             files=staged.files,
             rows=staged.rows,
@@ -119,7 +118,7 @@ class FilesAppend(Sink):
                 f"{since}; restore without --rewind-sinks, into a new folder and a new sink uid"
             )
         payload = {**prepared.payload, "back_to": last_slot}
-        return Prepared(kind=APPEND.rewound_as, target=prepared.target, prev=at.prev, payload=payload)
+        return Prepared(kind=APPEND.rewound_as, target=prepared.target, payload=payload)
 
     @staticmethod
     def commit_rewind(request: CommitRequest) -> Committed:

@@ -129,7 +129,7 @@ class IcebergAppend(Sink):
                 f"{target.table} cannot go back for {at}: {refused}; restore without --rewind-sinks, into a new table and a new sink uid"
             )
         payload = {**target.payload(), "back_to": last_slot}
-        return Prepared(kind=cls.declared.rewound_as, target=prepared.target, prev=at.prev, payload=payload)
+        return Prepared(kind=cls.declared.rewound_as, target=prepared.target, payload=payload)
 
     @staticmethod
     def commit_rewind(request: CommitRequest) -> Committed:
@@ -158,7 +158,6 @@ class IcebergAppend(Sink):
         return Prepared(
             kind=self.declared.name,
             target=self.target.place,
-            prev=at.prev,
             payload={**target.payload(), **payload},
             files=files,
             rows=rows,

@@ -92,13 +92,14 @@ class Cluster:
         return TopicFacts(str(told.topic_id), self._largest)
 
     def ends(self) -> dict[int, int]:
-        """Where the next message of each partition will stand. NotFoundError if the topic is not there."""
+        """Where the next message of each partition will stand that a source reads. NotFoundError if the topic is not there."""
         name, latest = self.topic.topic, self._operator.OffsetSpec.latest()
         if name not in (there := self._topics()):
             raise NotFoundError(f"{self.what} is not there")
         asked = {self._driver.TopicPartition(name, number): latest for number in there[name].partitions}
+        level = self._driver.IsolationLevel.READ_COMMITTED
         with self._errors():
-            told = self._admin.list_offsets(asked, request_timeout=PATIENCE)
+            told = self._admin.list_offsets(asked, isolation_level=level, request_timeout=PATIENCE)
             return {int(at.partition): int(each.result(PATIENCE * 2).offset) for at, each in told.items()}
 
     def make_slots(self) -> None:

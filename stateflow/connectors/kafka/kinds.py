@@ -113,5 +113,9 @@ APPEND = SinkKind(
     starts=GETS_NEW_ROWS,
 )
 UPSERT = upsert_kind(
-    APPEND, "kafka_upsert", "stateflow.connectors.kafka.sink:KafkaUpsert", check=_check_upsert
+    APPEND,
+    "kafka_upsert",
+    "stateflow.connectors.kafka.sink:KafkaUpsert",
+    check=_check_upsert,
+    one_row_per_key=False,
 )

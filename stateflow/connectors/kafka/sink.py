@@ -69,7 +69,6 @@ class KafkaAppend(Sink):
         return Prepared(
             kind=self.declared.name,
             target=self.target.place,
-            prev=at.prev,
             payload={
                 "topic": self.target.topic,
                 "bootstrap": self.target.bootstrap,

@@ -234,6 +234,8 @@ class KafkaMessages(RecentTexts):
         }
         options |= {f"kafka.{name}": value for name, value in java_settings(topic).items()}
         options["subscribe"] = ",".join(topic.topics)
+        # Else the job would read what a writer has taken back, and what a killed one has left: Kafka's clients in Java do by default.
+        options.setdefault("kafka.isolation.level", "read_committed")
         if self.rows.field(HEADERS) is not None:
             options["includeHeaders"] = "true"
         if topic.per_batch is not None:

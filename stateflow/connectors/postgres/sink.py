@@ -142,7 +142,6 @@ class PostgresAppend(Sink):
         return Prepared(
             kind=self.declared.name,
             target=self.target.place,
-            prev=at.prev,
             payload={name: getattr(load, name) for name in Load.__dataclass_fields__},
             files=staged.files,
             rows=staged.rows,

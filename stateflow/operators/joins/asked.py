@@ -22,6 +22,10 @@ class WrongAnswersError(Exception):
     """The result cannot be the answers; to ask the same again would not help."""
 
 
+class ChangedKeysError(WrongAnswersError):
+    """`look_up` has changed its list of keys. Its code is to blame and no key, so the call is not halved."""
+
+
 class UnreadableAnswerError(UserCodeError):
     """An answer lacks what the output needs. The call did not fail, so it is neither repeated nor halved."""
 
@@ -92,7 +96,9 @@ class Lookups:
         async with turns:
             if self._diverts or not call.asked.failures:
                 error = await call.error_of(places, self._asking.retries)
-                if error is not None:
+                if isinstance(error, ChangedKeysError):
+                    call.fail(places, error)
+                elif error is not None:
                     await self._in_halves(call, places, error)
 
     async def _in_halves(self, call: _Call, whole: range, error: Exception) -> None:
@@ -147,14 +153,21 @@ class Lookups:
         raise AssertionError("the last attempt has returned or raised")
 
     async def _call(self, keys: list[Any], threads: ThreadPoolExecutor) -> list[Any]:
+        given = list(keys)
         if self._is_async:
-            return self._all_taken(keys, await self._asking.look_up(list(keys)))
+            return self._all_taken(keys, given, await self._asking.look_up(given))
         taken: list[Any] = await asyncio.get_running_loop().run_in_executor(
-            threads, lambda: self._all_taken(keys, self._asking.look_up(list(keys)))
+            threads, lambda: self._all_taken(keys, given, self._asking.look_up(given))
         )
         return taken
 
-    def _all_taken(self, keys: list[Any], answers: Any) -> list[Any]:
+    def _all_taken(self, keys: list[Any], given: list[Any], answers: Any) -> list[Any]:
+        """`given` is the list that `look_up` was given: answers to its keys in another order would be those of other keys."""
+        if given != keys:
+            raise ChangedKeysError(
+                "look_up changed its list of keys, so that nobody knows whose the answers are: use a copy, such as "
+                "sorted(keys), and answer in the order of the keys"
+            )
         return [self._taken(key, answer) for key, answer in zip(keys, _checked(keys, answers), strict=True)]
 
     async def _turn(self) -> None:

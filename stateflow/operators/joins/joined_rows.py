@@ -119,7 +119,17 @@ class JoinedRows:
 
     def _made(self, field: Any, made: list[Any], keys: pa.Table) -> Any:
         """A column of the function's results. The error for a value of another type names the key."""
-        values = [_value(row, field.name) for row in made]
+        try:
+            values = [_value(row, field.name) for row in made]
+        except KeyError:
+            lacking = [isinstance(row, dict) and field.name not in row for row in made]
+            if True not in lacking:
+                raise
+            place = lacking.index(True)
+            raise UserCodeError(
+                f"join {self._declared.uid!r}: the function gave {made[place]!r} on key {self._key(keys, place)!r}, which lacks "
+                f"{field.name!r}: give every column a value, None where there is none; nothing of the batch was stored"
+            ) from None
         try:
             return array_of(values, field.type)
         except MISFITS:
@@ -163,7 +173,7 @@ def _is_null(places: Any) -> Any:
 
 
 def _value(row: Any, name: str) -> Any:
-    return row.get(name) if isinstance(row, dict) else getattr(row, name)
+    return row[name] if isinstance(row, dict) else getattr(row, name)
 
 
 def nobody(count: int) -> Any:

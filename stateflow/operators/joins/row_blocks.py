@@ -22,7 +22,7 @@ from stateflow.errors import IncompatibleError
 from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.pipelines.ready.joins import Side
-from stateflow.state.values.evolution.evolved_columns import earlier_name
+from stateflow.state.values.evolution.evolved_columns import earlier_names
 from stateflow.state.values.kept_rows import columns_of
 
 _AT, _MATCHED, _NULLS = "at", "matched", "nulls"
@@ -136,9 +136,9 @@ class RowBlocks:
     def read_as(self, blocks: EncodedBlocks, where: str, now: RowBlocks) -> tuple[Rows, Any]:
         """The rows with the columns that they have now."""
         rows, counts = self.read(blocks)
-        columns, names = [], self.schema.names
+        columns, sources = [], earlier_names(now.schema.names, now.aliases, self.schema.names)
         for field in now.schema:
-            source = earlier_name(field.name, now.aliases.get(field.name, ()), names, now.schema.names)
+            source = sources[field.name]
             if source is None:
                 columns.append(pa.nulls(len(rows), field.type))
                 continue

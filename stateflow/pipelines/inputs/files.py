@@ -113,7 +113,11 @@ class Files(Input):
 
     def of(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         """The rows of some of the files, whose values need not fit."""
-        return self._as_of_today(self._described(spark.read).load(list(paths)))
+        reader = self._described(spark.read)
+        if not set(self.path) & set("*?[]{}\\"):
+            # As a stream of the folder has it: Spark knows columns of partition folders only from where the reading begins.
+            reader = reader.option("basePath", self.path)
+        return self._as_of_today(reader.load(list(paths)))
 
     def there(self, spark: SparkSession) -> DataFrame:
         """The files that there are now, as a table."""
@@ -143,6 +147,8 @@ class Files(Input):
             texts,
             dates=texts and not self._option("dateFormat"),
             utf8=self.format == "csv" and not said,
+            doubled=self.format == "csv"
+            and not {"escape", "quote"} & {name.lower() for name in self.options},
             raw=self.format == "text",
         )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stateflow.errors import without_exit
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -111,7 +113,8 @@ class FunctionInput(Input):
     function: Callable[[Any], Any]
 
     def streaming(self, spark: SparkSession) -> DataFrame:
-        return self.function(spark)  # type: ignore[no-any-return]
+        with without_exit(f"the source's function {self}"):
+            return self.function(spark)  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
         return repr(self.function)

@@ -73,6 +73,7 @@ class DeltaTable(Input):
 
     @property
     def reader_options(self) -> dict[str, str]:
+        """The options that only a reader looks at."""
         return {name: value for name, value in self.options.items() if not _is_property(name)}
 
     def is_called(self, name: str) -> bool:
@@ -103,11 +104,6 @@ class DeltaTable(Input):
     @property
     def properties(self) -> dict[str, str]:
         return {name: value for name, value in self.options.items() if _is_property(name)}
-
-    @property
-    def read_with(self) -> tuple[str, ...]:
-        """The names of options that only a reader looks at."""
-        return tuple(self.reader_options)
 
     @property
     def reads_changes(self) -> bool:
@@ -240,7 +236,7 @@ def _with_options(
             )
         given[READ_FEED] = "true"
     table = replace(table, partition_by=tuple(partition_by), options=given)
-    check_reader_options(where, "delta", {name: table.options[name] for name in table.read_with})
+    check_reader_options(where, "delta", table.reader_options)
     return table
 
 

@@ -17,9 +17,11 @@ from stateflow.format.scalars import BY_TYPE, COLUMN_TYPES, FLOATS, INTEGERS
 from stateflow.names import OPTIONS, suggestion, with_options
 from stateflow.pipelines.code.signatures import takes
 from stateflow.pipelines.conditions.expression import Expression, condition_of, is_name
+from stateflow.pipelines.ready.stored_forms import PLAIN, form_of, is_ambiguous, packed_form
 from stateflow.pipelines.ready.windows import at_least_one
 from stateflow.pipelines.rows.row_type import Field, RowType, spark_type
-from stateflow.pipelines.rows.type_text import size_of
+from stateflow.pipelines.rows.type_text import same_type, size_of
+from stateflow.state.factories import shared_by_all
 from stateflow.state.values.serializers import serializer_for
 
 KEPT_AS: Mapping[str, type[Any]] = {
@@ -194,6 +196,11 @@ def aggregate(
             raise UsageError(
                 f"sf.aggregate({column!r}): {name} is {function!r}: give a function of {values} that is not async"
             )
+    if shared := shared_by_all(create):
+        raise UsageError(
+            f"sf.aggregate({column!r}): create gives {shared} every time, which all keys would share: make a new one in it, such as "
+            "create=list or create=lambda: [0, 0]"
+        )
     unsaid = output is None
     code = OwnCode(
         create,
@@ -232,6 +239,8 @@ class Aggregated:
     scale: int | None = None
     """For a sum of decimals: the digits behind the point."""
     as_floats: bool = False
+    form: str = ""
+    """What the values mean that it keeps, where the state's columns do not say it; empty where it keeps none."""
 
     @property
     def needs(self) -> set[str]:
@@ -261,9 +270,25 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
             raise UsageError(f"{where} has no option {name}{meant}")
         raise UsageError(f"{where}: {name}={aggregate!r} is not an aggregate: say one such as sf.count()")
     found = _typed(where, name, aggregate, rows, order)
+    found = replace(found, form=_form(found, rows))
     return (
         replace(found, condition=_condition(where, name, aggregate.where, rows)) if aggregate.where else found
     )
+
+
+_KEEP_VALUES = frozenset({"sum", "mean", "min", "max", "first", "last", "count_distinct"})
+_PACK_VALUES = frozenset({"collect", "top_values", "approximate_count_distinct"})
+
+
+def _form(found: Aggregated, rows: RowType) -> str:
+    kind = found.aggregate.kind
+    if kind not in _KEEP_VALUES | _PACK_VALUES:
+        return ""
+    fields = (rows.field(name.removeprefix("-")) for name in (found.aggregate.column, *found.order))
+    types = [field.type for field in fields if field is not None]
+    if kind in _PACK_VALUES:
+        return ", ".join(map(packed_form, types))
+    return ", ".join(form_of(type_) or PLAIN for type_ in types) if any(map(is_ambiguous, types)) else ""
 
 
 def _condition(where: str, name: str, text: str, rows: RowType) -> Expression:
@@ -412,4 +437,4 @@ def fits(type_: str, field: str) -> bool:
     mine, other = size_of(type_), size_of(field)
     if mine is not None and other is not None:
         return mine[1] <= other[1] and mine[0] - mine[1] <= other[0] - other[1]
-    return type_ == field or "".join(type_.split()) == "".join(field.split())
+    return same_type(type_, field)

@@ -61,7 +61,9 @@ def waits_no_longer(option: str, before: str, lateness: int) -> bool:
 
 def aggregate_options(aggregates: Iterable[Aggregated]) -> dict[str, str]:
     """By aggregate, what it keeps of the rows. What it only reads from that, such as a quantile's share, may change."""
-    return {f"aggregate {each.name!r}": _aggregate_text(each) for each in aggregates}
+    aggregates = tuple(aggregates)
+    kept = {f"kind of values in aggregate {each.name!r}": each.form for each in aggregates if each.form}
+    return {f"aggregate {each.name!r}": _aggregate_text(each) for each in aggregates} | kept
 
 
 def _aggregate_text(each: Aggregated) -> str:

@@ -28,6 +28,7 @@ class Latest(ReadyOperator):
     """The last row of each key by the columns `order`."""
 
     kind: ClassVar[str] = "latest"
+    keeps_rows: ClassVar[bool] = True
 
     order: tuple[str, ...] = ()
     """The columns that order the rows; one that begins with a minus descends."""

@@ -28,6 +28,7 @@ from stateflow.pipelines.ready.fixed_options import (
     waits_no_longer,
     windowing,
 )
+from stateflow.pipelines.ready.stored_forms import PLAIN, form_of, is_ambiguous
 from stateflow.pipelines.ready.windows import LENIENT, Counted, Session, Window
 from stateflow.pipelines.rows.row_type import RowType, key_type, row_type
 from stateflow.state.columns.layout import ColumnLayout
@@ -64,6 +65,8 @@ class ReadyOperator(ColumnarOperator):
     """The rows that come out only when the watermark has passed their time, and without the time of their source; empty: none."""
     waits_for_watermark: ClassVar[bool] = False
     """Whether rows come out in the very batch whose watermark releases them."""
+    keeps_rows: ClassVar[bool] = False
+    """Whether columns of its rows are columns of its state, under their `stored_name`."""
 
     uid: str
     key: tuple[tuple[str, str], ...]
@@ -118,6 +121,18 @@ class ReadyOperator(ColumnarOperator):
     def renamed(self) -> Mapping[str, tuple[str, ...]]:
         """Earlier names of the columns of such rows."""
         return {}
+
+    @property
+    def forms(self) -> Mapping[str, str]:
+        """By column of rows that wait in columns of state, what its values mean there, where the state's type does not say it."""
+        if not self.keeps_rows:
+            return {}
+        kept = {name for layout in self.states.values() for name in layout.columns}
+        return {
+            field.name: form_of(field.type) or PLAIN
+            for field in self.rows.fields
+            if stored_name(field.name) in kept and is_ambiguous(field.type)
+        }
 
     def reads_as(self, option: str, before: str) -> bool:
         """True if it reads the state although `option` was `before` when the state was made."""
@@ -183,9 +198,13 @@ class WindowAggregate(Diverting):
     late: str = LENIENT
 
     @property
+    def keeps_rows(self) -> bool:  # type: ignore[override]
+        return isinstance(self.window, Counted)
+
+    @property
     def letters_have_all_columns(self) -> bool:
         # The rows of a window of a count wait, without the columns that it does not need.
-        return self.diverts and not isinstance(self.window, Counted)
+        return self.diverts and not self.keeps_rows
 
     @property
     def fixed(self) -> Mapping[str, str]:
@@ -210,6 +229,7 @@ class Deduplicate(ReadyOperator):
     """One row per key, or per key and `within`."""
 
     kind: ClassVar[str] = "deduplication"
+    keeps_rows: ClassVar[bool] = True
 
     time: str = ""
     """Without one, the order in which rows come decides."""

@@ -13,7 +13,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.names import with_options
 from stateflow.pipelines.rows.row_type import RowType
-from stateflow.state.declare import micros
+from stateflow.state.expiry.ttl import bounded_micros
 
 Duration = str | timedelta
 LENIENT, STRICT = "lenient", "strict"
@@ -190,6 +190,6 @@ def _micros(window: str, name: str, given: Duration) -> int:
     if not isinstance(given, str | timedelta):
         raise UsageError(f"{window}: {name} is {given!r}: write it like '10 minutes', or as a timedelta")
     try:
-        return micros(given)
+        return bounded_micros(given)
     except UsageError as error:
         raise UsageError(f"{window}: {name}: {error}") from None

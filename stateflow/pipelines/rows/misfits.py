@@ -36,6 +36,8 @@ class Reading:
     """The texts have dates as Spark writes them, and Spark's reader would take a time for its day."""
     utf8: bool = False
     """The reader takes the files for UTF-8 because nobody has said what they are."""
+    doubled: bool = False
+    """A quote in a quoted text may be doubled, as RFC 4180 has it, where the reader expects a backslash: it then leaves all quotes in the text."""
     raw: bool = False
     """The reader leaves bytes as they are, which Python cannot read if they are no UTF-8."""
 
@@ -83,8 +85,10 @@ class Reading:
             return f"({sql} is not null and not ({_fits(sql, *size)}))"
         if self.type(type) != type:
             return f"({sql} is not null and (not rlike({sql}, '{_DATE}') or try_cast({sql} as date) is null))"
-        if self.utf8 and type == "string":
-            return f"contains({sql}, '{_REPLACED}')"
+        if type == "string" and (self.utf8 or self.doubled):
+            wrong = [f"contains({sql}, '{_REPLACED}')"] if self.utf8 else []
+            wrong += [_doubled(sql)] if self.doubled else []
+            return f"({' or '.join(wrong)})"
         if self.raw and type == "string":
             return f"not is_valid_utf8({sql})"
         if type in _TIMES or type == "date":
@@ -123,7 +127,15 @@ class Reading:
                 f" for {path!r} has {_REPLACED}, which stands for bytes that are no UTF-8: say what the file is written in, such as "
                 "options={'encoding': 'ISO-8859-1'} or 'windows-1252' (if it is UTF-8 and has this character, 'UTF-8')"
             )
-            return f"concat('the value ', left({sql}, 100), {text_in_sql(said)})"
+            reason = f"concat('the value ', left({sql}, 100), {text_in_sql(said)})"
+            if not self.doubled:
+                return reason
+            said = (
+                f" for {path!r} begins with a quote and has doubled ones: say options={{'escape': '\"'}} if the files double them because "
+                "they stand in a text in quotes (if a backslash stands before such a quote, {'escape': '\\\\'})"
+            )
+            quotes = f"concat('the value ', left({sql}, 100), {text_in_sql(said)})"
+            return f"if({_doubled(sql)}, {quotes}, {reason})"
         if type == "date":
             return f"concat({text_in_sql(f'{path!r} is a date in the year ')}, year({sql}), ', not one of 1 to 9999')"
         said = " seconds since 1970: Spark takes a number for seconds, so divide milliseconds by 1000)"
@@ -191,9 +203,17 @@ class Misfits:
     def failure(self, reason: str) -> str:
         """SQL that fails the batch; `reason` is SQL for the misfit in words."""
         advice = text_in_sql(self.advice + self.apart)
-        message = f"concat({self.where}, ' that does not fit the row class: ', {reason}, {advice})"
-        error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
-        return f"raise_error(concat({text_in_sql(ERROR_MARK)}, {error}))"
+        return failed_batch(f"concat({self.where}, ' that does not fit the row class: ', {reason}, {advice})")
+
+
+def failed_batch(message: str) -> str:
+    """SQL that fails the batch with an IncompatibleError; `message` is SQL, too."""
+    error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
+    return f"raise_error(concat({text_in_sql(ERROR_MARK)}, {error}))"
+
+
+def _doubled(sql: str) -> str:
+    return f"(startswith({sql}, '\"') and contains({sql}, '\"\"'))"
 
 
 def _fits(sql: str, precision: int, scale: int) -> str:

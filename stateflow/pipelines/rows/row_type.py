@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections import namedtuple
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -65,6 +65,11 @@ class RowType:
     def defaults_but(self, left_out: Collection[str]) -> dict[str, Default]:
         """By field: the value that stands for a null, without the fields that are left out."""
         return {f.name: f.default for f in self.fields if f.default is not None and f.name not in left_out}
+
+    @property
+    def never_null(self) -> tuple[str, ...]:
+        """The columns that a schema in words declares as `not null`. A class says what its rows have, and is not held to it."""
+        return () if self.typed else tuple(f.name for f in self.fields if not f.nullable)
 
     def only(self, names: Collection[str]) -> RowType:
         """The rows with these columns alone."""
@@ -168,8 +173,15 @@ def _from_schema(text: str) -> RowType:
         if any(match[1] == field.name for field in fields):
             raise UsageError(f"schema {text!r} has two columns called {match[1]!r}")
         fields.append(Field(match[1], _one_name(spark), None, nullable))
-    make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
-    return RowType("Row", tuple(fields), make, False)
+    return RowType("Row", tuple(fields), named_rows("Row", [f.name for f in fields]), False)
+
+
+def named_rows(name: str, columns: Sequence[str]) -> Any:
+    """A class of named tuples, for rows without a class of their own. A column that Python takes no name of, such as `class`, has
+    another one in `_fields`; `__fields__` has those of the columns, as in rows of Spark's."""
+    made = typing.cast(Any, namedtuple(name, columns, rename=True))
+    made.__fields__ = tuple(columns)
+    return made
 
 
 def quoted(name: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.pipelines.rows.row_type import parts_of_schema
 
 _DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.I)
 _INSIDE = re.compile(r"(array|map|struct)\s*<(.*)>", re.I | re.S)
+_FIELD = re.compile(r"(`(?:[^`]|``)*`|[^\s:`]+)(?:\s*:\s*|\s+)(.+)", re.S)
 
 
 def size_of(type: str) -> tuple[int, int] | None:
@@ -23,6 +25,23 @@ def inside_of(type: str) -> tuple[str, str]:
 
 
 def fields_of(inside: str) -> list[tuple[str, str]]:
-    """The fields of a struct, by what is between its brackets."""
-    parts = (part.partition(":") for part in parts_of_schema(inside))
-    return [(name.strip().strip("`"), type.strip()) for name, _, type in parts]
+    """The fields of a struct, by what is between its brackets. Spark takes `name type` as well as `name:type`."""
+    found = (_FIELD.fullmatch(part.strip()) for part in parts_of_schema(inside))
+    return [(field[1].strip("`"), field[2]) for field in found if field is not None]
+
+
+def same_type(one: str, other: str) -> bool:
+    """Whether two texts are one type, however Spark's DDL lets them be written."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(type: str) -> str:
+    kind, inside = inside_of(type)
+    if kind == "struct":
+        return f"struct<{','.join(f'{name}:{_plain(of)}' for name, of in fields_of(inside))}>"
+    if kind:
+        return f"{kind}<{','.join(map(_plain, parts_of_schema(inside)))}>"
+    word = re.sub(r"^(numeric|dec)\b", "decimal", "".join(type.split()).lower())
+    if size := size_of(word):
+        return f"decimal({size[0]},{size[1]})"
+    return next((known.name for known in COLUMN_TYPES if word == known.alias), word)

@@ -10,10 +10,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -34,6 +33,7 @@ from stateflow.spark.internals.plans import in_one_stage
 from stateflow.spark.shuffle.exchange import KeyedInput
 from stateflow.spark.shuffle.unmeasured import are_small, unmeasured
 from stateflow.spark.sinks.staging import ScratchTarget, StagedWriter, StoreTarget, Target
+from stateflow.spark.sinks.task_writer import attempt_name
 from stateflow.spark.task.acks import Ack, summed, total
 from stateflow.spark.task.hot_keys import HotKey, hot_key
 
@@ -53,13 +53,13 @@ class Batch:
     combined: dict[str, Combined] = field(default_factory=dict)
     """Per operator that can be combined what is known of its groups."""
     warnings: dict[str, str] = field(default_factory=dict)
-    """What a feed lacks, by the matter."""
+    """By the matter: what a feed lacks, and what steps read that is not as it stands there."""
     rows: StreamRows = field(init=False)
     _running: dict[str, RunningOperator] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.routes = self.attempt.routes
-        self.rows = StreamRows(self.attempt, self.sources)
+        self.rows = StreamRows(self.attempt, self.sources, self.warnings)
 
     def run(self) -> dict[str, Prepared]:
         """Evaluates everything; afterwards `operators` holds the new state and the sinks are prepared."""
@@ -106,8 +106,9 @@ class Batch:
         finally:
             self.rows.release()
 
-    # -- what it tells of itself
+    # -- what it tells of itself, once it has run
 
+    @cached_property
     def hot_keys(self) -> dict[str, HotKey]:
         """By operator the key that made one of its tasks slow, unless rows are combined before they come there from now on."""
         found = {
@@ -117,10 +118,11 @@ class Batch:
         }
         return {uid: hot for uid, hot in found.items() if hot is not None}
 
+    @cached_property
     def statistics(self) -> dict[str, Any]:
         """Per operator, and in sum."""
         per_operator = {uid: total(acks) for uid, acks in self.acks.items()}
-        for uid, hot in self.hot_keys().items():
+        for uid, hot in self.hot_keys.items():
             per_operator[uid]["hot_key"] = {"share": round(hot.share, 3), "subtask": hot.subtask}
         metrics = summed(numbers["metrics"] for numbers in per_operator.values())
         statistics = {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
@@ -251,10 +253,8 @@ class Batch:
 
 def _staged_writer(target: Callable[[str], Target], token: str, name: str, schema: Any) -> StagedWriter:
     """Runs in the worker. Every output of every attempt gets its own file."""
-    task = TaskContext.get()
-    assert task is not None
     output = {MAIN: "main", DEAD_LETTERS: "dead"}.get(name, name)
-    return StagedWriter(schema, target(f"{output}-{token}-{task.partitionId()}-{task.taskAttemptId()}"))
+    return StagedWriter(schema, target(attempt_name(f"{output}-{token}")))
 
 
 def _store_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,6 +37,7 @@ from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.batches.batch_attempt import BatchAttempt
 from stateflow.spark.session.shipping import packed, unpacked
+from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.state_feeds import ROWS, TaskFeed
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
@@ -202,14 +202,7 @@ class ChangesBetween:
         return ChangeRows(self.feed.key, self.feed.state, self.feed.schema)
 
     def _context(self) -> ReaderContext:
-        return ReaderContext(
-            root=self.storage.root,
-            cache=self.storage.cache(),
-            scratch=Path(self.storage.scratch_dir),
-            open_shard=self.open_shard,
-            clock=lambda: self.now,
-            storage_options=self.storage.storage_options,
-        )
+        return task_reader(self.storage, self.open_shard, self.now)
 
 
 def changes_between(
@@ -404,7 +397,7 @@ def _stored_entries(
 ) -> Iterator[tuple[bytes, bytes]]:
     """The entries of a state, in every so many-th shard."""
     first, shares = share
-    for shard in islice((shard for subtask in operator.shards for shard in subtask), first, None, shares):
+    for shard in islice(operator.all_shards, first, None, shares):
         if shard.files:
             with opened_shard(context, shard) as backend:
                 for group in range(shard.first, shard.last + 1):

@@ -14,9 +14,9 @@ from stateflow.compatibility.states import (
     begin_to_sweep,
     check_key,
     element_names,
-    fixed_options,
     forgets,
     indexes,
+    options_behind,
     resolve_states,
     state_ids,
     todays_elements,
@@ -188,6 +188,7 @@ class RunningOperator:
         self, operator: ColumnarOperator, read_outputs: frozenset[str], outputs: Mapping[str, Any]
     ) -> ColumnarSpec:
         node = self.node
+        assert node.output is not None
         return ColumnarSpec(
             uid=node.uid,
             operator=runnable(operator, read_outputs),
@@ -195,6 +196,7 @@ class RunningOperator:
             max_parallelism=self.max_parallelism,
             states={name: self.states[name] for name in operator.states},
             outputs=outputs,
+            never_null={name: rows.never_null for name, rows in {MAIN: node.output, **node.sides}.items()},
             # A row was placed by the key that it came with, so a key without a value stays without.
             defaults=tuple(i.rows.defaults_but(i.columns) for i in self.inputs),
             waited=comes_when_reached(node),
@@ -229,7 +231,7 @@ class RunningOperator:
             operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.attempt.settings.placement.hosts_of([ack.attempt for ack in acks]),
             parallelism=node.parallelism,
-            options=fixed_options(node),
+            options=options_behind(node, before),
             feeds=feeds,
         )
 
@@ -267,11 +269,7 @@ def _shards(
     before, settings = attempt.before(node), attempt.settings
     if before is not None:
         return before.assignment, begin_to_sweep(before, states)
-    assignment = first_assignment(
-        node.parallelism or min(settings.parallelism, settings.max_parallelism),
-        settings.max_parallelism,
-        f"operator {node.uid!r}",
-    )
+    assignment = first_assignment(node.uid, node.parallelism, settings.parallelism, settings.max_parallelism)
     if not node.has_key:
         return assignment, ((),) * len(assignment)
     return assignment, tuple((Shard(first=a, last=b, backend=settings.backend),) for a, b in assignment)

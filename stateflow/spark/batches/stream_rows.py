@@ -9,12 +9,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from stateflow.errors import UsageError
+from stateflow.errors import UsageError, without_exit
 from stateflow.pipelines.graph import KeyedNode, Node, NodeRows, SourceNode, TransformNode, UnionNode
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
 from stateflow.spark.inputs.open_inputs import SourceFrames, unioned, with_lateness
+from stateflow.spark.internals.lending import has_foreign_cache
+from stateflow.spark.session import lent
 from stateflow.spark.shuffle.exchange import LATE, KeyedInput, field_sql
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.task.columns import RowReader
@@ -28,6 +30,8 @@ _JUDGED = "_judged"
 class StreamRows:
     attempt: BatchAttempt
     sources: SourceFrames
+    warnings: dict[str, str] = field(default_factory=dict)
+    """By the matter."""
     _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
 
@@ -88,10 +92,17 @@ class StreamRows:
         if isinstance(node, SourceNode):
             return self._source(node, stream.output)
         if isinstance(node, TransformNode):
-            frame = node.function(self.of(node.inputs[0]))
+            rows = self.of(node.inputs[0])
+            with without_exit(node.uid):
+                frame = node.function(rows)
             if not isinstance(frame, DataFrame):
                 raise UsageError(
                     f"{node.uid}: a transform must return a DataFrame, not {type(frame).__name__}"
+                )
+            if lent.on_host() and has_foreign_cache(frame):
+                self.warnings[f"cache {node.uid}"] = (
+                    f"{node.uid} reads what another run of the host {lent.name_of_host()!r} has cached, as it was when that run read it: let that "
+                    "run not cache it, or run one of the two with a Spark of its own (--host '')"
                 )
             return frame
         if isinstance(node, UnionNode):

@@ -26,7 +26,7 @@ from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.recent_texts import RecentTexts
 from stateflow.pipelines.rows.row_type import RowType, quoted
 from stateflow.spark.internals.file_systems import path_of_url
-from stateflow.spark.internals.scratch_folder import files_between, log_folder
+from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,6 +133,8 @@ class AbsentColumns:
         self._null_rows[node.uid] += sum(row["rows"] for row in by_file)
         for row in by_file if is_watched(node) else ():
             without = [each.path for k, each in enumerate(looked) if not row[f"c{k}"]]
+            # What the names of folders say is no field that the file lacks.
+            without = [path for path in without if f"/{path}=" not in row["file"]]
             names = columns_of(self.spark, files, row["file"]) if without else None
             for absence in absences(node.rows, without, names) if names else ():
                 if absence.refused:
@@ -215,7 +217,7 @@ class AbsentColumns:
         line = leaf.line_in(positions)
         if not line.startswith("{"):
             return []
-        offset = int(json.loads(line)["logOffset"])
+        offset = log_offset(line)
         return [file.path for file in files_between(log_folder(location, leaf.number), offset - 1, offset)]
 
 

@@ -21,7 +21,7 @@ from stateflow.spark.inputs.batch_size import (
 )
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.internals.read_limits import ReadLimit, admitted, limit_next_batch
-from stateflow.spark.internals.scratch_folder import read_batch_offsets
+from stateflow.spark.internals.scratch_folder import bounds_of_batch
 from stateflow.spark.sources.kafka import parse
 from stateflow.spark.sources.leaves import LeafDescription
 
@@ -149,8 +149,7 @@ class Admission:
             )
 
     def _took(self, location: Path, batch_id: int) -> list[int | None]:
-        ends = read_batch_offsets(location, batch_id).lines
-        begins = read_batch_offsets(location, batch_id - 1).lines if batch_id > 0 else (NOTHING,) * len(ends)
+        begins, ends = bounds_of_batch(location, batch_id)
         files = admitted(self.spark) if any(share.unit != "rows" for share in self.size.shares) else []
         took: list[int | None] = []
         for number, share in enumerate(self._numbers):

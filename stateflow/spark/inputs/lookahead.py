@@ -18,7 +18,8 @@ from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.spark.inputs.silence import found_nothing, looked_into, recorded_sources
 from stateflow.spark.inputs.timers import timers_due
-from stateflow.spark.sources.delta_log import Ahead, Position, SourceLog, ahead, begins_after
+from stateflow.spark.sources.delta_log import Ahead, SourceLog, ahead, begins_after
+from stateflow.spark.sources.delta_offset import DeltaOffset
 
 if TYPE_CHECKING:
     from stateflow.pipelines.flow import Flow
@@ -77,7 +78,9 @@ def look_ahead(
             continue  # a source without a bound does not advance
         place = table.path if isinstance(table, DeltaTable) and line != NOTHING else ""
         delta_log = log_of(place) if place else None
-        answers.add(ahead(delta_log, Position.parse(line), bound) if delta_log is not None else Ahead.UNKNOWN)
+        answers.add(
+            ahead(delta_log, DeltaOffset.parse(line), bound) if delta_log is not None else Ahead.UNKNOWN
+        )
     if Ahead.UNKNOWN in answers or not answers:
         return None
     return Ahead.BEHIND if Ahead.BEHIND in answers else Ahead.NOTHING

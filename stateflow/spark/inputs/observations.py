@@ -35,6 +35,11 @@ _LAST_MOMENT = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds since 1970. Python has no later one."""
 
 
+def event_time_in_sql(node: SourceNode) -> str:
+    """The event time of a row of a source that has one, in microseconds since 1970."""
+    return f"unix_micros(cast(`{node.event_time}` as timestamp))"
+
+
 @dataclass(frozen=True)
 class ObservedSource:
     """A source, and its fields of which Spark observes something."""
@@ -64,7 +69,7 @@ class ObservedSource:
         """The source's rows, observed."""
         node, measures = self.node, [F.count(F.lit(1)).alias("rows")]
         if node.event_time is not None:
-            micros = f"unix_micros(cast(`{node.event_time}` as timestamp))"
+            micros = event_time_in_sql(node)
             measures.append(F.max(F.expr(micros)).alias("event_time"))
             if node.per_partition:
                 measures.append(highest_by_key(PARTITION, micros).alias(_PARTITIONS))

@@ -22,7 +22,7 @@ from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.input import PARTITION
 from stateflow.pipelines.inputs.tables import DeltaTable
-from stateflow.spark.inputs.observations import ObservedSource
+from stateflow.spark.inputs.observations import ObservedSource, event_time_in_sql
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
@@ -268,10 +268,7 @@ def _unioned(sources: Sequence[tuple[SourceNode, DataFrame]]) -> DataFrame:
             for other in range(len(sources))
         ]
         tagged.append(frame.select(F.lit(index).alias(TAG), *columns))
-    out = tagged[0]
-    for other_frame in tagged[1:]:
-        out = out.unionByName(other_frame)
-    return out
+    return unioned(tagged)
 
 
 def _column(index: int) -> str:
@@ -290,7 +287,7 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
         return frame
     if watermark is None:
         return frame.withColumn(LATE, F.lit(False))
-    at = F.expr(f"unix_micros(cast(`{node.event_time}` as timestamp))")
+    at = F.expr(event_time_in_sql(node))
     # Without a time a row is not late.
     return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
 

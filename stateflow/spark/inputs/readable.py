@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from stateflow.format.source_offsets import NOTHING, check_same_source
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.reread import SlotInput
 from stateflow.spark.internals.file_systems import missing, modified_at, path_of_url
-from stateflow.spark.internals.scratch_folder import files_between, log_folder
+from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
 from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, PlanRefused
 from stateflow.spark.sources import kafka
 from stateflow.spark.sources.delta_offset import DeltaOffset
@@ -117,8 +116,7 @@ def _lost_of_files(
 ) -> str:
     log = log_folder(folder / uuid.uuid4().hex, number)
     restore_entries(log, entries_of(after, number), fetch)
-    first = -1 if begin == NOTHING else int(json.loads(begin)["logOffset"])
-    files = files_between(log, first, int(json.loads(end)["logOffset"]))
+    files = files_between(log, log_offset(begin), log_offset(end))
     paths = [path_of_url(spark, file.path) for file in files]
     times = modified_at(spark, paths)
     gone = [path for path in paths if times[path] is None]

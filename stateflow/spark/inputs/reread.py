@@ -20,6 +20,7 @@ from stateflow.format.source_offsets import joined_lines
 from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames
 from stateflow.spark.inputs.seeding import plan_batch, seed, seed_entries, unread
 from stateflow.spark.internals.gateway import first_line
+from stateflow.spark.internals.scratch_folder import SHUFFLE
 from stateflow.spark.sources.file_log import Fetch
 from stateflow.storage.file_urls import hadoop_path
 
@@ -28,7 +29,6 @@ POSITIONS = "positions"
 """In the statistics of a checkpoint that puts sources somewhere and reads nothing."""
 BEFORE_FIRST_BATCH = "before_first_batch"
 """In those of such a checkpoint whose run has had no batch yet. What the run began from may be deleted when somebody asks."""
-_SHUFFLE = "spark.sql.shuffle.partitions"
 
 
 def is_before_first_batch(parent: Record | None, epoch: int) -> bool:
@@ -81,7 +81,7 @@ def reread(
     if batch.is_empty:
         return use(inputs.empty(spark))
     location = scratch / f"reread-{uuid.uuid4().hex}"
-    conf, now_ms = {_SHUFFLE: str(spark.conf.get(_SHUFFLE))}, batch.now // 1000
+    conf, now_ms = {SHUFFLE: str(spark.conf.get(SHUFFLE))}, batch.now // 1000
     begin = {source.uid: batch.before.get(source.uid, unread(source)) for source in inputs.layout}
     end = {source.uid: batch.after.get(source.uid, begin[source.uid]) for source in inputs.layout}
     batch_id = seed(location, inputs.layout, begin, fetch, conf, now_ms, str(uuid.uuid4()))

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.compatibility.states import check_another_key, check_key
-from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.errors import IncompatibleError, StateflowError, UsageError, without_exit
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import Record
 from stateflow.pipelines.changes import filters, upserted_by
@@ -86,7 +86,8 @@ class Outline:
         frames = [self.frame(s) for s in node.inputs]
         if isinstance(node, TransformNode):
             try:
-                out = node.function(frames[0])
+                with without_exit(node.uid):
+                    out = node.function(frames[0])
                 _ = out.schema
             except StateflowError:
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -22,8 +21,10 @@ from stateflow.format.source_offsets import (
 from stateflow.spark.internals.scratch_folder import (
     FIRST_BATCH,
     SHUFFLE,
+    bounds_of_batch,
     commit_path,
     log_folder,
+    log_offset,
     offset_path,
     read_batch_offsets,
     write_beginning,
@@ -52,14 +53,14 @@ def capture(
         source.uid: source.kinds[0] for source in layout if source.kinds and source.kinds[0] in CONNECTED
     }
     first_leaf = 0
-    for uid, lines in split_lines(layout, read_batch_offsets(location, batch_id).lines).items():
+    for uid, lines in split_lines(layout, read_batch_offsets(location, batch_id)).items():
         before = previous.get(uid, SourceState(lines=()))
         known = {reference.name: reference for reference in before.files}
         files: list[FileRef] = []
         for leaf, line in enumerate(lines):
             if kind_of(line) == "file":
-                offset = int(json.loads(line)["logOffset"])
-                files += save_entries(log_folder(location, first_leaf + leaf), leaf, offset, known, save)
+                folder = log_folder(location, first_leaf + leaf)
+                files += save_entries(folder, leaf, log_offset(line), known, save)
         captured[uid] = SourceState(
             lines=lines,
             files=tuple(files),
@@ -79,10 +80,9 @@ def capture(
 def refuse_patterns(location: Path, batch_id: int, layout: Sequence[SourceLeaves]) -> None:
     """IncompatibleError for a batch of files that Spark would read twice, since one of them has a name like a pattern. Call it
     inside the batch."""
-    ends = read_batch_offsets(location, batch_id).lines
-    begins = read_batch_offsets(location, batch_id - 1).lines if batch_id > 0 else (NOTHING,) * len(ends)
     uids = [uid for uid, _ in places_of(layout)]
-    for leaf, (uid, begin, end) in enumerate(zip(uids, begins, ends, strict=True)):
+    bounds = bounds_of_batch(location, batch_id)
+    for leaf, (uid, begin, end) in enumerate(zip(uids, *bounds, strict=True)):
         if kind_of(end) == "file" and (path := file_like_a_pattern(location, leaf, begin, end)):
             raise IncompatibleError(sentence(uid, path))
 

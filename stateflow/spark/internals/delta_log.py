@@ -465,8 +465,8 @@ class Transaction:
     def going_back(self, version: int) -> list[str]:
         """The actions that give the table the rows of an older version; -1 stands for no rows at all."""
         log = self.log
-        current = {_file_of(file.add): file for file in log._files_of(self._txn.snapshot())}
-        older = {_file_of(a): a for a in (log.files_at(version) if version >= 0 else [])}
+        current = {file_identity(file.add): file for file in log._files_of(self._txn.snapshot())}
+        older = {file_identity(a): a for a in (log.files_at(version) if version >= 0 else [])}
         removed = self.removing([file for key, file in current.items() if key not in older])
         added = [
             json.dumps({"add": {**a, "dataChange": True}}) for key, a in older.items() if key not in current
@@ -485,43 +485,43 @@ class Transaction:
         f"{_DELTA}.DeltaOperations$Clone(String, long)",
         f"{_DELTA}.OptimisticTransaction.commit(Seq, DeltaOperations$Operation)",
     )
-    def commit_copy(self, actions: Iterable[str], source: str, version: int) -> int:
+    def commit_copy(self, actions: Iterable[str], source: str, version: int) -> None:
         """Commits the actions as a CLONE, which names the table and version that they are copied from."""
         log = self.log
         operation = getattr(log._delta, "DeltaOperations$Clone")(source, version)
-        return int(self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation))
+        self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation)
 
     @internal(
         f"{_DELTA}.DeltaOperations$Restore(Option, Option)",
     )
-    def commit_restore(self, actions: Iterable[str], version: int) -> int:
+    def commit_restore(self, actions: Iterable[str], version: int) -> None:
         """Commits the actions as a RESTORE, which is how the table's history shows them."""
         log = self.log
         some = log._jvm.scala.Some(version)
         operation = getattr(log._delta, "DeltaOperations$Restore")(some, log._none)
-        return int(self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation))
+        self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation)
 
     @internal(
         f"{_DELTA}.DeltaOperations$StreamingUpdate(OutputMode, String, long, Option)",
     )
-    def commit(self, actions: Iterable[str], query: str, epoch: int, metrics: dict[str, int]) -> int:
-        """Commits the actions as a STREAMING UPDATE; returns the table's new version."""
+    def commit(self, actions: Iterable[str], query: str, epoch: int, metrics: dict[str, int]) -> None:
+        """Commits the actions as a STREAMING UPDATE."""
         log = self.log
         append = log._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
         operation = getattr(log._delta, "DeltaOperations$StreamingUpdate")(append, query, epoch, log._none)
-        return self._commit(actions, operation, metrics, adds=bool(metrics.get("numAddedFiles")))
+        self._commit(actions, operation, metrics, adds=bool(metrics.get("numAddedFiles")))
 
     @internal(
         f"{_DELTA}.DeltaOperations$Merge(Option, Option, Option, Option, Seq, Seq, Seq)",
     )
-    def commit_merge(self, actions: Iterable[str], metrics: dict[str, int]) -> int:
-        """Commits the actions as a MERGE; returns the table's new version."""
+    def commit_merge(self, actions: Iterable[str], metrics: dict[str, int]) -> None:
+        """Commits the actions as a MERGE."""
         log = self.log
         nothing = log._scala_seq([])
         operation = getattr(log._delta, "DeltaOperations$Merge")(
             log._none, log._none, log._none, log._none, nothing, nothing, nothing
         )
-        return self._commit(actions, operation, metrics, adds=bool(metrics.get("numTargetFilesAdded")))
+        self._commit(actions, operation, metrics, adds=bool(metrics.get("numTargetFilesAdded")))
 
     @internal(
         f"{_DELTA}.OptimisticTransaction.registerSQLMetrics(SparkSession, Map)",
@@ -529,8 +529,8 @@ class Transaction:
         f"{_DELTA}.hooks.AutoCompact$.MODULE$",
         "org.apache.spark.sql.execution.metric.SQLMetrics$.createMetric(SparkContext, String)",
     )
-    def _commit(self, actions: Iterable[str], operation: Any, metrics: dict[str, int], *, adds: bool) -> int:
-        """Commits the actions with the figures that the table's history shows; returns the table's new version."""
+    def _commit(self, actions: Iterable[str], operation: Any, metrics: dict[str, int], *, adds: bool) -> None:
+        """Commits the actions with the figures that the table's history shows."""
         log = self.log
         scala = log._jspark.sparkContext()
         counters = {}
@@ -543,10 +543,10 @@ class Transaction:
         if adds:
             # `writeFiles` registered it as well, but with the transaction of `prepare`.
             self._txn.registerPostCommitHook(getattr(getattr(log._delta.hooks, "AutoCompact$"), "MODULE$"))
-        return int(self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation))
+        self._txn.commit(log._scala_seq(log._parsed(a) for a in actions), operation)
 
 
-def _file_of(add: Mapping[str, Any]) -> tuple[str, str]:
-    """A file's identity: the same path with another deletion vector holds other rows."""
-    vector = add.get("deletionVector") or {}
-    return str(add["path"]), f"{vector.get('pathOrInlineDv', '')}:{vector.get('offset', '')}"
+def file_identity(file: Mapping[str, Any]) -> tuple[str, str]:
+    """Of a file that a commit adds or removes: the same path with another deletion vector holds other rows."""
+    vector = file.get("deletionVector") or {}
+    return str(file.get("path")), f"{vector.get('pathOrInlineDv', '')}:{vector.get('offset', '')}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stateflow.internals import internal
 from stateflow.spark.internals.java_names import java_names
@@ -13,6 +13,7 @@ from stateflow.spark.internals.java_names import java_names
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Answer = TypeVar("Answer")
 _AT_ONCE = 16
 """Files that are asked for at once: each is a question to a store."""
 _CONF = (
@@ -62,44 +63,41 @@ class Folder:
         return self._path.getFileSystem(self._conf)
 
 
-@internal(
-    "org.apache.hadoop.fs.Path(String)",
-    "org.apache.hadoop.fs.Path.getFileSystem(Configuration)",
-    "org.apache.hadoop.fs.FileSystem.exists(Path)",
-)
+@internal("org.apache.hadoop.fs.FileSystem.exists(Path)")
 def missing(spark: SparkSession, paths: Iterable[str]) -> list[str]:
     """Which of the paths have nothing at them."""
-    path_of, conf = java_names(spark).org.apache.hadoop.fs.Path, hadoop_conf(spark)
-
-    def is_missing(path: str) -> bool:
-        target = path_of(path)
-        return not target.getFileSystem(conf).exists(target)
-
-    all_paths = list(paths)
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
-        found = list(threads.map(is_missing, all_paths))
-    return [path for path, gone in zip(all_paths, found, strict=True) if gone]
+    found = _of_each(spark, paths, lambda system, target: bool(system.exists(target)))
+    return [path for path, is_there in found if not is_there]
 
 
 @internal(
-    "org.apache.hadoop.fs.Path(String)",
-    "org.apache.hadoop.fs.Path.getFileSystem(Configuration)",
     "org.apache.hadoop.fs.FileSystem.exists(Path)",
     "org.apache.hadoop.fs.FileSystem.getFileStatus(Path)",
     "org.apache.hadoop.fs.FileStatus.getModificationTime()",
 )
 def modified_at(spark: SparkSession, paths: Iterable[str]) -> dict[str, int | None]:
     """When the file at each path was last modified, in milliseconds; None where there is none."""
+
+    def time_of(system: Any, target: Any) -> int | None:
+        return int(system.getFileStatus(target).getModificationTime()) if system.exists(target) else None
+
+    return dict(_of_each(spark, paths, time_of))
+
+
+@internal("org.apache.hadoop.fs.Path(String)", "org.apache.hadoop.fs.Path.getFileSystem(Configuration)")
+def _of_each(
+    spark: SparkSession, paths: Iterable[str], ask: Callable[[Any, Any], Answer]
+) -> list[tuple[str, Answer]]:
+    """Each path with what `ask` says of it, given its file system and the path as Hadoop's object."""
     path_of, conf = java_names(spark).org.apache.hadoop.fs.Path, hadoop_conf(spark)
 
-    def time_of(path: str) -> int | None:
+    def answer(path: str) -> Answer:
         target = path_of(path)
-        system = target.getFileSystem(conf)
-        return int(system.getFileStatus(target).getModificationTime()) if system.exists(target) else None
+        return ask(target.getFileSystem(conf), target)
 
     all_paths = list(paths)
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
-        return dict(zip(all_paths, threads.map(time_of, all_paths), strict=True))
+        return list(zip(all_paths, threads.map(answer, all_paths), strict=True))
 
 
 @internal(

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -108,18 +109,22 @@ def compiled(spark: SparkSession, source: str, loader: Any = None) -> Any:
 
 
 @internal("java.lang.ClassLoader.defineClass(String, byte[], int, int)")
-def define_classes(spark: SparkSession, source: str, name: str, loader: Any) -> None:
-    """Gives the classes that `source` has to a loader, so that every thread finds them by their names. `name` is one of them."""
+def define_classes(spark: SparkSession, source: Path, name: str, beside: str) -> None:
+    """Gives the classes that a file of Java has to the loader of the class `beside`, so that every thread finds them by their names. `name` is
+    one of them."""
+    lang = java_names(spark).java.lang
+    loader = lang.Class.forName(beside, False, class_loader(spark)).getClassLoader()
     # A session before this one may have left them here.
     with suppress(Exception):
         loader.loadClass(name)
         return
-    lang = java_names(spark).java.lang
     text, code = lang.Class.forName("java.lang.String"), lang.Class.forName("[B")
     kinds = java_array(spark, lang.Class, text, code, lang.Integer.TYPE, lang.Integer.TYPE)
     define = lang.Class.forName("java.lang.ClassLoader").getDeclaredMethod("defineClass", kinds)
     define.setAccessible(True)
-    for each, code in dict(compiled(spark, source, loader).getBytecodes()).items():
+    for each, code in dict(
+        compiled(spark, source.read_text(encoding="utf-8"), loader).getBytecodes()
+    ).items():
         define.invoke(loader, java_array(spark, lang.Object, each, code, 0, len(code)))
 
 
@@ -157,7 +162,11 @@ def failure_classes(error: BaseException) -> list[str]:
 
 def first_line(error: Exception) -> str:
     """The part of Spark's long messages that fits into a sentence."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
+    if lines[0].startswith("[") and lines[0].endswith(":"):
+        return " ".join(lines[:4])  # a condition of Spark's, which names below it what it speaks of
     if lines[0].startswith("An error occurred while calling ") and len(lines) > 1:
         return lines[1].removeprefix(": ")  # what Java says; the line above names an object that nobody knows
     return lines[0]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from py4j.java_gateway import JavaObject
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.internals import internal
 from stateflow.spark.internals.java_names import java_names
@@ -141,6 +141,30 @@ def _release_cached(spark: SparkSession, run: str) -> None:
         session = relation.cachedPlan().session()
         if session is not None and session.conf().get(RUN, "") == run:
             manager.uncacheQuery(session, relation.logicalPlan(), False)
+
+
+@internal(
+    "org.apache.spark.sql.execution.CacheManager.isEmpty()",
+    "org.apache.spark.sql.execution.QueryExecution.withCachedData()",
+    "org.apache.spark.sql.execution.columnar.InMemoryRelation.cacheBuilder()",
+    "pyspark.sql.DataFrame._jdf",
+    otherwise=lambda: False,
+    where_missing="a run is not told that it gets what another one has cached",
+)
+def has_foreign_cache(frame: DataFrame) -> bool:
+    """Whether Spark takes a part of the frame from what another run of the host has cached, as it was when that run read it."""
+    session: Any = frame.sparkSession
+    if session._jsparkSession.sharedState().cacheManager().isEmpty():
+        return False
+    own = session.conf.get(RUN, "")
+    leaves = frame._jdf.queryExecution().withCachedData().collectLeaves().iterator()
+    while leaves.hasNext():
+        leaf = leaves.next()
+        if leaf.getClass().getSimpleName() == "InMemoryRelation":
+            cached_in = leaf.cacheBuilder().cachedPlan().session()
+            if cached_in is not None and cached_in.conf().get(RUN, "") != own:
+                return True
+    return False
 
 
 @internal(

@@ -71,7 +71,7 @@ def _make(session: SparkSession, conf: Any) -> None:
         java_names(session).org.apache.hadoop.fs.FileSystem,
         java_names(session).java.net.URI("file:///"),
     )
-    _define(session)
+    define_classes(session, _SOURCE, _FILES, "org.apache.hadoop.fs.RawLocalFileSystem")
     conf.set(FILE_SYSTEM, _FILES)
     conf.set(FILE_CONTEXT, _CONTEXT)
     files.get(here, conf).close()
@@ -120,9 +120,3 @@ def work_in(session: SparkSession, folder: str) -> None:
     Where `can_work_anywhere` says so.
     """
     java_names(session).stateflow.LocalFiles.workIn(folder)
-
-
-def _define(session: SparkSession) -> None:
-    """Gives the classes to the loader of Hadoop's own."""
-    beside = java_names(session).java.lang.Class.forName("org.apache.hadoop.fs.RawLocalFileSystem")
-    define_classes(session, _SOURCE.read_text(encoding="utf-8"), _FILES, beside.getClassLoader())

@@ -13,7 +13,6 @@ from stateflow.errors import IncompatibleError, NotFoundError
 from stateflow.internals import internal
 from stateflow.spark.internals.gateway import (
     JAVA_ERRORS,
-    class_loader,
     define_classes,
     failure_text,
     first_line,
@@ -45,7 +44,7 @@ _BY_PATH = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
 )
 def managed_table(spark: SparkSession, parts: Sequence[str]) -> Any:
     """What the catalog knows of a table now: Delta's object of it. `parts`: its name with its catalog."""
-    _define(spark)
+    define_classes(spark, _SOURCE, _CLASS, _DELTAS_OWN)
     try:
         return java_names(spark).stateflow.ManagedTable.named(spark._jsparkSession, "/".join(parts))
     except JAVA_ERRORS as error:
@@ -66,7 +65,7 @@ def managed_stream(
     spark: SparkSession, parts: Sequence[str], path: str, options: Mapping[str, str]
 ) -> DataFrame:
     """The table as a stream of Delta's."""
-    _define(spark)
+    define_classes(spark, _SOURCE, _CLASS, _DELTAS_OWN)
     reader = spark.readStream.format(_CLASS).option(_NAME, "/".join(parts))
     for name, value in options.items():
         reader = reader.option(name, value)
@@ -80,8 +79,3 @@ def refuse_path(error: BaseException, who: str, path: str) -> None:
             f"{who}the commits of the Delta table at {path} go through its catalog (feature catalogManaged), so that its path does not lead to the "
             "newest: name it as its catalog does, sf.table('catalog.schema.table')"
         ) from error
-
-
-def _define(spark: SparkSession) -> None:
-    beside = java_names(spark).java.lang.Class.forName(_DELTAS_OWN, False, class_loader(spark))
-    define_classes(spark, _SOURCE.read_text(encoding="utf-8"), _CLASS, beside.getClassLoader())

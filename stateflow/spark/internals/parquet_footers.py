@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from stateflow.internals import internal
+from stateflow.spark.internals.file_systems import hadoop_conf
 from stateflow.spark.internals.java_names import java_names
 
 FooterTypes = tuple[StructType, StructType]
@@ -21,7 +22,6 @@ _PARQUET = "org.apache.parquet"
 
 @internal(
     "pyspark.sql.SparkSession._jsparkSession",
-    "org.apache.spark.sql.internal.SessionState.newHadoopConf()",
     f"{_PARQUET}.hadoop.util.HadoopInputFile.fromPath(Path, Configuration)",
     f"{_PARQUET}.hadoop.ParquetFileReader.open(InputFile)",
     f"{_PARQUET}.schema.MessageType(String, List)",
@@ -35,17 +35,17 @@ _PARQUET = "org.apache.parquet"
 def types_of_footer(spark: SparkSession, file: str) -> FooterTypes:
     """The types of one file. Only the file's end is read."""
     jvm: Any = java_names(spark)
-    session = spark._jsparkSession.sessionState()
-    conf = session.newHadoopConf()
     hadoop, parquet = jvm.org.apache.hadoop.fs, jvm.org.apache.parquet
-    source = parquet.hadoop.util.HadoopInputFile.fromPath(hadoop.Path(jvm.java.net.URI(file)), conf)
+    source = parquet.hadoop.util.HadoopInputFile.fromPath(
+        hadoop.Path(jvm.java.net.URI(file)), hadoop_conf(spark)
+    )
     reader = parquet.hadoop.ParquetFileReader.open(source)
     try:
         schema = reader.getFileMetaData().getSchema()
     finally:
         reader.close()
     converter = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(
-        session.conf()
+        spark._jsparkSession.sessionState().conf()
     )
     read, meant = (
         parquet.schema.MessageType(schema.getName(), _fields(jvm, schema, meant=kind))

@@ -10,6 +10,7 @@ from stateflow.internals import internal
 from stateflow.spark.internals.gateway import java_array
 from stateflow.spark.internals.java_names import java_names
 from stateflow.spark.internals.plans import PlanNode
+from stateflow.spark.internals.queries import running_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,8 +69,7 @@ def java_limit(spark: SparkSession, source: Any, limit: ReadLimit | None) -> Any
         most = [limit.most, *(int(part.maxRows()) for part in parts if _kind(part) == "ReadMaxRows")]
         least = [part for part in parts if _kind(part) == "ReadMinRows"]
         rows = made.maxRows(min(most))
-        interface = names.org.apache.spark.sql.connector.read.streaming.ReadLimit
-        return made.compositeLimit(java_array(spark, interface, *least, rows)) if least else rows
+        return made.compositeLimit(java_array(spark, made, *least, rows)) if least else rows
     if limit.unit == "files":
         own_files = [int(part.maxFiles()) for part in parts if _kind(part) == "ReadMaxFiles"]
         return made.maxFiles(min(limit.most, _MOST_FILES, *own_files))
@@ -101,10 +101,6 @@ def _is_delta(source: Any) -> bool:
 
 
 @internal(
-    "pyspark.sql.SparkSession._jsparkSession",
-    "org.apache.spark.sql.classic.SparkSession.streams()",
-    "org.apache.spark.sql.classic.StreamingQueryManager.get(String)",
-    f"{_EXECUTION}[.runtime].StreamingQueryWrapper.streamingQuery()",
     f"{_EXECUTION}[.runtime].StreamExecution.sources()",
     f"{_EXECUTION}[.runtime].StreamExecution.uniqueSources()",
     f"{_EXECUTION}[.runtime].StreamExecution.uniqueSources_$eq(Map)",
@@ -118,7 +114,7 @@ def limit_next_batch(
 
     Spark looks the limits up in this map each time when it plans a batch, in the thread that runs the batches.
     """
-    execution = _running(spark, query)
+    execution = running_query(spark, query)
     if execution is None:
         return
     sources, known = execution.sources(), execution.uniqueSources()
@@ -141,7 +137,7 @@ def limit_next_batch(
 )
 def admitted(spark: SparkSession) -> list[Admitted]:
     """What the running batch takes of each stream of files, in the plan's order; nothing for any other stream."""
-    execution = _running(spark)
+    execution = running_query(spark)
     if execution is None:
         return []
     sources, plans = execution.sources(), execution.getLatestExecutionContext().newData()
@@ -157,9 +153,3 @@ def admitted(spark: SparkSession) -> list[Admitted]:
             )
         )
     return found
-
-
-def _running(spark: SparkSession, query: str | None = None) -> Any:
-    # Spark sets the property for the thread that runs a batch.
-    query = query or spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    return None if query is None else spark._jsparkSession.streams().get(query).streamingQuery()

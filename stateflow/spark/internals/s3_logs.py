@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UnavailableError
 from stateflow.internals import internal
-from stateflow.spark.internals.gateway import JAVA_ERRORS, class_loader, define_classes, failure_text
+from stateflow.spark.internals.file_systems import hadoop_conf
+from stateflow.spark.internals.gateway import JAVA_ERRORS, define_classes, failure_text
 from stateflow.spark.internals.java_names import java_names
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ def create_commits(spark: SparkSession, path: str) -> str:
 
 
 def _put_in_place(spark: SparkSession, settings: Any) -> None:
-    beside = java_names(spark).java.lang.Class.forName(_DELTAS_OWN, False, class_loader(spark))
-    define_classes(spark, _SOURCE.read_text(encoding="utf-8"), _CLASS, beside.getClassLoader())
+    define_classes(spark, _SOURCE, _CLASS, _DELTAS_OWN)
     for each in SCHEMES:
         if not _chosen(settings, each):
             settings.set(f"spark.delta.logStore.{each}.impl", _CLASS)
@@ -117,11 +117,9 @@ def _hadoop_path(spark: SparkSession, path: str) -> Any:
     return java_names(spark).org.apache.hadoop.fs.Path(path)
 
 
-@internal("pyspark.sql.SparkSession._jsparkSession")
 def file_system(spark: SparkSession, path: str) -> Any:
     """Hadoop's, with the settings of the session."""
-    session: Any = spark
-    return _hadoop_path(spark, path).getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    return _hadoop_path(spark, path).getFileSystem(hadoop_conf(spark))
 
 
 class CommitFiles:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format.source_offsets import NOTHING
@@ -25,17 +24,6 @@ _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 _ENTRY = re.compile(r"(\d+)(\.compact)?\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetEntry:
-    """One entry of Spark's offset log (version 1): where a batch ends, in a line per streaming leaf, in plan order."""
-
-    metadata: dict[str, Any]
-    lines: tuple[str, ...]
-
-    def encode(self) -> str:
-        return "\n".join(["v1", json.dumps(self.metadata, separators=(",", ":")), *self.lines])
-
-
 def offset_path(location: Path, batch_id: int) -> Path:
     return location / "offsets" / str(batch_id)
 
@@ -45,11 +33,11 @@ def commit_path(location: Path, batch_id: int) -> Path:
 
 
 @internal(f"{_STREAMING}[.checkpointing].OffsetSeqLog")
-def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
-    """Where batch `batch_id` ends; Spark writes it before the batch runs."""
+def read_batch_offsets(location: Path, batch_id: int) -> tuple[str, ...]:
+    """Where batch `batch_id` ends, in a line per streaming leaf, in plan order; Spark writes it before the batch runs."""
     path = offset_path(location, batch_id)
     try:
-        version, metadata, *lines = path.read_text(encoding="utf-8").split("\n")
+        version, _, *lines = path.read_text(encoding="utf-8").split("\n")
     except (FileNotFoundError, ValueError) as error:
         raise CorruptError(
             f"batch {batch_id} has no whole entry in Spark's offset log ({path}); start the run again"
@@ -59,7 +47,13 @@ def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
             f"Spark wrote its offset log in format {version!r}, but offsets are recorded by position in format "
             "v1: unset spark.sql.streaming.offsetLog.formatVersion"
         )
-    return OffsetEntry(json.loads(metadata), tuple(lines))
+    return tuple(lines)
+
+
+def bounds_of_batch(location: Path, batch_id: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where batch `batch_id` begins and where it ends."""
+    ends = read_batch_offsets(location, batch_id)
+    return read_batch_offsets(location, batch_id - 1) if batch_id > 0 else (NOTHING,) * len(ends), ends
 
 
 @internal(f"{_STREAMING}[.checkpointing].OffsetSeqLog", f"{_STREAMING}[.checkpointing].CommitLog")
@@ -96,8 +90,8 @@ def write_offsets(
         # If Spark named sources, it would rename their folders and reorder the lines.
         "conf": {**conf, "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false"},
     }
-    path = offset_path(location, batch_id)
-    path.write_text(OffsetEntry(metadata, tuple(lines)).encode(), encoding="utf-8")
+    entry = "\n".join(["v1", json.dumps(metadata, separators=(",", ":")), *lines])
+    offset_path(location, batch_id).write_text(entry, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,11 @@ class ReadFile:
     path: str
     """A URL-encoded URI, as Spark writes it."""
     modified_ms: int
-    offset: int
+
+
+def log_offset(line: str) -> int:
+    """The last entry of its log that a source of files has read; -1: it has read nothing."""
+    return -1 if line == NOTHING else int(json.loads(line)["logOffset"])
 
 
 def log_folder(location: Path, leaf: int) -> Path:
@@ -141,7 +139,7 @@ def newest_files(folder: Path, line: str, most: int) -> list[ReadFile]:
     """The newest of the input files up to an offset line, `most` of them at most."""
     if line == NOTHING:
         return []
-    names = entries_at(folder, int(json.loads(line)["logOffset"]))
+    names = entries_at(folder, log_offset(line))
     lines: list[str] = []
     for name in reversed(names):
         # Of a log of a million files nobody parses more than is asked for.
@@ -149,7 +147,7 @@ def newest_files(folder: Path, line: str, most: int) -> list[ReadFile]:
         if len(lines) >= most:
             break
     items = map(json.loads, lines)
-    return [ReadFile(item["path"], item["timestamp"], item["batchId"]) for item in items]
+    return [ReadFile(item["path"], item["timestamp"]) for item in items]
 
 
 @internal(f"{_STREAMING}[.runtime].FileStreamSource$FileEntry(String, long, long)")
@@ -160,7 +158,7 @@ def files_between(folder: Path, after: int, up_to: int) -> list[ReadFile]:
         for line in _lines(folder / entry):
             item = json.loads(line)
             if after < item["batchId"] <= up_to:
-                files[item["path"]] = ReadFile(item["path"], item["timestamp"], item["batchId"])
+                files[item["path"]] = ReadFile(item["path"], item["timestamp"])
     return list(files.values())
 
 

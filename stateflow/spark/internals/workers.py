@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pyspark import daemon
@@ -31,13 +32,18 @@ class _Answering(io.TextIOWrapper):
 
 
 @internal("pyspark.daemon.manager()", "pyspark.worker.main(infile, outfile)")
-def fork_workers(answer: int | None = None) -> None:
+def fork_workers(answer: int | None = None, module: str = "") -> None:
     """Does what Spark's own module for `spark.python.daemon.module` does.
 
     `answer`: the file through which Spark hears where to ask for workers; standard output, if None. Workers print elsewhere then.
+    `module`: what the workers run; if empty, what the command line of this process says, as Spark has given it.
     """
     if answer is not None:
         sys.stdout = _Answering(answer)
+    if module:
+        sys.argv[1:] = [module]
+        if hasattr(daemon, "worker_main"):  # Spark 4.0 looks when it is imported
+            daemon.worker_main = import_module(module).main
     daemon.manager()
 
 

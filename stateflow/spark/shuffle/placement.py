@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.spark.internals.scheduling import executor_cores, executor_ids, executors_of, pinned
+from stateflow.spark.session.settings import one_process
 
 
 class Placement:
@@ -20,8 +21,7 @@ class Placement:
         self._spark = spark
         self._executor_ids = ""
         self._executors: dict[str, int] = {}
-        master = str(spark.sparkContext.master)
-        self.active = not master.startswith("local[") and master != "local"
+        self.active = not one_process(spark.sparkContext.master)
 
     def pin(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
         """`frame` with each partition preferring an executor: that of `hosts`, or one with less to do."""
@@ -29,7 +29,7 @@ class Placement:
             return frame
         return pinned(
             frame,
-            lambda count: spread(hosts if len(hosts) == count else [""] * count, self._living()),
+            lambda count: balanced(hosts if len(hosts) == count else [""] * count, self._living()),
         )
 
     def hosts_of(self, attempts: Sequence[int]) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Placement:
         return self._executors
 
 
-def spread(homes: Sequence[str], executors: Mapping[str, int]) -> tuple[str, ...]:
+def balanced(homes: Sequence[str], executors: Mapping[str, int]) -> tuple[str, ...]:
     """An executor for each subtask: the one that cached its state, unless other subtasks there would make it wait.
 
     `homes` has for each subtask the executor that cached its state, or is empty; `executors` has the cores of each living

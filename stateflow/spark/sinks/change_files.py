@@ -35,7 +35,7 @@ def changes(
         replaced.select(*(F.col(quoted(key)) for key in keys)).distinct().withColumn(_REPLACED, F.lit(True))
     )
     there = F.coalesce(F.col(f"t.{_REPLACED}"), F.lit(False))
-    joined = newest.alias("s").join(known.alias("t"), _same(keys), "left")
+    joined = newest.alias("s").join(known.alias("t"), same_keys(keys), "left")
     after = joined.select(
         *(F.col(f"s.{quoted(name)}").alias(name) for name in columns),
         F.when(there, "update_postimage").otherwise("insert").alias(CHANGE_TYPE),
@@ -48,7 +48,7 @@ def changes(
     went = F.col(f"s.{quoted(operation)}") == DELETE
     before = (
         replaced.alias("t")
-        .join(told.alias("s"), _same(keys))
+        .join(told.alias("s"), same_keys(keys))
         .select(
             *(F.col(f"t.{quoted(name)}").alias(name) for name in columns),
             F.when(went, "delete").otherwise("update_preimage").alias(CHANGE_TYPE),
@@ -68,7 +68,8 @@ def as_no_change(action: str) -> str:
     return json.dumps(moved)
 
 
-def _same(keys: Sequence[str]) -> Any:
+def same_keys(keys: Sequence[str]) -> Any:
+    """Whether a row of `t` and one of `s` have the same key."""
     from pyspark.sql import functions as F
 
     return reduce(and_, [F.col(f"t.{quoted(key)}") == F.col(f"s.{quoted(key)}") for key in keys])

@@ -61,7 +61,7 @@ class DeltaAppend(TableSink):
         if files is not None:
             actions = written_by_driver(txn, shape, frame.schema, files, stager)
         if actions is None:
-            actions = txn.write(cast_to(frame, shape))
+            actions = txn.write(cast_to(frame, shape, str(self.target)))
         adds = added(actions)
         if adds:
             _unvacuumed[adds[0]["path"]] = None
@@ -70,7 +70,6 @@ class DeltaAppend(TableSink):
         return Prepared(
             kind=DELTA_APPEND.name,
             target=self.target.path,
-            prev=at.prev,
             payload={
                 "actions": actions,
                 "table": shape.id,

@@ -173,7 +173,6 @@ class TableSink(Sink):
         return Prepared(
             kind=cls.declared.rewound_as,
             target=prepared.target,
-            prev=at.prev,
             payload={
                 "table": txn.shape().id,
                 "last_slot": last_slot,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import CHANGE_FEED, LoggedFile, TableShape, Transaction
-from stateflow.spark.sinks.change_files import as_no_change, changes
+from stateflow.spark.sinks.change_files import as_no_change, changes, same_keys
 from stateflow.spark.sinks.delta_table import rows_of
 from stateflow.spark.sinks.fit import PHYSICAL
 from stateflow.spark.sinks.key_ranges import (
@@ -180,8 +180,7 @@ def rewritten(
         keys = keys.select(*(F.col(quoted(key)) for key in payload["keys"]))
         if staged_rows <= MOST_BROADCAST:
             keys = F.broadcast(keys)
-        same = [F.col(f"t.{quoted(key)}") == F.col(f"s.{quoted(key)}") for key in payload["keys"]]
-        by_key = reduce(and_, same)
+        by_key = same_keys(payload["keys"])
         replaced = there.alias("t").join(keys.alias("s"), by_key, "left_semi")
         rows = there.alias("t").join(keys.alias("s"), by_key, "left_anti").union(rows)
     frames.append(_gathered(rows, shape, -(-size // bytes_per_file)))

@@ -45,7 +45,8 @@ def open_table(
         check_log_store(spark, table.location, delivery)
     if not table.path:
         refuse_gone(str(table))
-        table = _created_by_name(spark, table, schema)
+        create_table(spark, table, schema)
+        table = located(spark, replace(table, create=False), f"the sink into {table}")
     check_log_store(spark, table.path, delivery)
     log = DeltaLog(spark, table.path, table.managed_as)
     if not log.exists():
@@ -58,11 +59,6 @@ def open_table(
             "leave partition_by out or write to another path"
         )
     return table, shape
-
-
-def _created_by_name(spark: SparkSession, table: DeltaTable, schema: StructType) -> DeltaTable:
-    create_table(spark, table, schema)
-    return located(spark, replace(table, create=False), f"the sink into {table}")
 
 
 def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> None:

@@ -64,7 +64,8 @@ class DeltaUpsert(TableSink):
             at.refuse_disagreement(str(self.target), txn.slot_of(at.app_id))
         self._check(shape, self.upsert.columns(frame.schema))
         frame, upsert = self.upsert.marked(frame)
-        rows = cast_to(frame, shape)
+        goes = f"{quoted(upsert.operation)} = '{DELETE}'" if upsert.operation else "false"
+        rows = cast_to(frame, shape, str(self.target), goes)
         staged = stager.write(rows, at, bounds_of=upsert.keys)
         upsert.refuse(staged, rows, at, stager)
         if staged.files and _may_break(staged, shape):
@@ -73,7 +74,6 @@ class DeltaUpsert(TableSink):
         return Prepared(
             kind=DELTA_UPSERT.name,
             target=self.target.path,
-            prev=at.prev,
             payload={
                 "table": shape.id,
                 "schema": rows.schema.json(),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from stateflow.errors import IncompatibleError
-from stateflow.pipelines.rows.row_type import quoted
+from stateflow.pipelines.rows.misfits import failed_batch
+from stateflow.pipelines.rows.row_type import quoted, text_in_sql
 from stateflow.spark.internals.delta_log import TableShape
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ WIDER: dict[str, tuple[str, ...]] = {
     "date": ("timestamp_ntz",),
 }
 """Casts that lose nothing."""
-REFUSED_FEATURES = {
-    "catalogOwned-preview": "commits that its catalog manages as a preview of Delta's had it",
+_CHANGED = {
+    "string": "{0} in ('', '__HIVE_DEFAULT_PARTITION__')",
+    "binary": "not is_valid_utf8(cast({0} as string)) or cast({0} as string) in ('', '__HIVE_DEFAULT_PARTITION__')",
 }
+"""Values of partitions, by type, that are read back as null or as other bytes."""
+_PREVIEW = "catalogOwned-preview"
+"""The feature `catalogManaged` as a preview of Delta's had it."""
 
 
 def check_fit(schema: StructType, table: TableShape, target: str, in_sql: str) -> None:
@@ -39,12 +44,11 @@ def check_fit(schema: StructType, table: TableShape, target: str, in_sql: str) -
                 f"{target} has the identity column {field.name!r}, which a sink cannot fill: drop it or "
                 "write to a table without one"
             )
-    for feature in table.features:
-        if feature in REFUSED_FEATURES:
-            raise IncompatibleError(
-                f"{target} has {REFUSED_FEATURES[feature]}, which a sink cannot take part in: "
-                "write to a table without them"
-            )
+    if _PREVIEW in table.features:
+        raise IncompatibleError(
+            f"{target} has commits that its catalog manages as a preview of Delta's had it, which a sink cannot take part in: "
+            "write to a table without them"
+        )
     columns = {field.name.lower(): field for field in table.schema.fields}
     problems: list[str] = []
     names: set[str] = set()
@@ -113,18 +117,50 @@ def sql_type(kind: DataType) -> str:
     return kind.simpleString().upper()
 
 
-def cast_to(frame: DataFrame, table: TableShape) -> DataFrame:
+def cast_to(frame: DataFrame, table: TableShape, target: str, goes: str = "false") -> DataFrame:
     """`frame` cast to the table's types; what the table does not have stays. Casting adds no shuffle, so its last stage stays
-    the last."""
+    the last. The batch fails at a value that the table would hold as another one, but for rows that only delete, which `goes` tells."""
     from pyspark.sql import functions
 
     columns = {field.name.lower(): field for field in table.schema.fields}
     matches = [(field, columns.get(field.name.lower(), field)) for field in frame.schema.fields]
-    if all(_text(mine.dataType) == _text(theirs.dataType) for mine, theirs in matches):
+    parts = {column.lower() for column in table.partition_by}
+    held = {
+        mine.name
+        for mine, _ in matches
+        if mine.name.lower() in parts and _kind(_text(mine.dataType)) in _CHANGED
+    }
+    if not held and all(_text(mine.dataType) == _text(theirs.dataType) for mine, theirs in matches):
         return frame
     return frame.select(
-        *(functions.col(quoted(mine.name)).cast(theirs.dataType).alias(mine.name) for mine, theirs in matches)
+        *(
+            (
+                functions.expr(_as_partition(mine.name, _text(mine.dataType), target, goes))
+                if mine.name in held
+                else functions.col(quoted(mine.name)).cast(theirs.dataType)
+            ).alias(mine.name)
+            for mine, theirs in matches
+        )
     )
+
+
+def _as_partition(name: str, type_: str, target: str, goes: str) -> str:
+    """SQL for a column by which the table is partitioned. The table's log has its values as texts, and some of them stand for null there."""
+    column = quoted(name)
+    kind = _kind(type_)
+    quote, begin = text_in_sql("'"), text_in_sql("X'")
+    text = (
+        f"concat({quote}, {column}, {quote})"
+        if kind == "string"
+        else f"concat({begin}, hex({column}), {quote})"
+    )
+    before = text_in_sql(f"{target} is partitioned by {name!r} and would hold the value ")
+    behind = text_in_sql(
+        " of a row as another one, which Delta's partitions do not tell apart: no row was written; put out another value for such rows where the "
+        "operator puts them out, or partition by another column"
+    )
+    fails = failed_batch(f"concat({before}, {text}, {behind})")
+    return f"if(({_CHANGED[kind].format(column)}) and not ({goes}), cast({fails} as {type_}), {column})"
 
 
 def column_marks(table: TableShape, columns: Iterable[str]) -> dict[str, str]:
@@ -139,6 +175,11 @@ def _mark(field: StructField) -> str:
     return xxhash.xxh3_64_hexdigest(
         json.dumps([physical, field.dataType.jsonValue()], sort_keys=True).encode()
     )
+
+
+def _kind(type_: str) -> str:
+    """Texts with a collation are texts, too."""
+    return type_.partition(" collate")[0]
 
 
 def _text(kind: DataType) -> str:

@@ -37,7 +37,6 @@ class FunctionSink(Sink):
         return Prepared(
             kind=FUNCTION.name,
             target=getattr(self.target, "__qualname__", type(self.target).__qualname__),
-            prev=at.prev,
             payload={"schema": frame.schema.json()},
             files=staged.files,
             rows=staged.rows,
@@ -61,7 +60,7 @@ class FunctionSink(Sink):
             function(frame, at.slot if takes_id(function) else delivery_of(at))
         except FencedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise StateflowError(
                 f"the function of {at} failed on checkpoint {at.slot} ({type(error).__name__}: {error}); "
                 "the next run calls it, as it is by then, again with the same rows and slot, or give the rows "

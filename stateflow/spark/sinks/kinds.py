@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format.records import Prepared, Record
 from stateflow.pipelines.offers import loaded
-from stateflow.pipelines.sink_kinds import SinkKind, kind_in_record, kind_of, why_unknown
-from stateflow.pipelines.sinks import check_sink
-from stateflow.spark.sinks.base import CommitRequest, Committed, DeliveryMode, Sink
+from stateflow.pipelines.sink_kinds import SinkKind, kind_in_record, why_unknown
+from stateflow.spark.sinks.base import CommitRequest, Committed, Sink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def make_sink(
-    uid: str,
-    mode: str,
-    target: Any,
-    options: Mapping[str, Any] | None = None,
-    delivery: DeliveryMode = "exactly_once",
-) -> Sink:
-    """The sink that a flow declares as `stream.<mode>(uid, target, **options)`."""
-    given = options or {}
-    kind = kind_of(mode, target, f"sink {uid!r} ({mode})")
-    check_sink(uid, kind, target, given)
-    return class_of(kind)(target, given, delivery)
 
 
 def class_of(kind: SinkKind) -> type[Sink]:
@@ -76,14 +61,14 @@ def prepare_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_s
     return class_of(kind).rewind(spark, prepared, at, last_slot)
 
 
-def tells_slot(prepared: Prepared) -> bool:
-    """Whether the sink's target says which slot it has. A user's function cannot be asked."""
+def _asked(prepared: Prepared) -> SinkKind | None:
+    """The sink's kind, if its target says which slot it has. A user's function cannot be asked."""
     kind = kind_in_record(prepared.kind)
-    return kind is not None and kind.tells_slot and prepared.kind == kind.name
+    return kind if kind is not None and kind.tells_slot and prepared.kind == kind.name else None
 
 
 def needs_spark(record: Record) -> bool:
-    return any(tells_slot(prepared) for prepared in record.sinks.values())
+    return any(map(_asked, record.sinks.values()))
 
 
 def delivered(spark: SparkSession | None, record: Record, job: str) -> Mapping[str, bool]:
@@ -91,10 +76,8 @@ def delivered(spark: SparkSession | None, record: Record, job: str) -> Mapping[s
     can be asked."""
     has_output = dict.fromkeys(record.sinks, False)
     for uid, prepared in record.sinks.items():
-        if tells_slot(prepared):
+        if (kind := _asked(prepared)) is not None:
             assert spark is not None
-            kind = kind_in_record(prepared.kind)
-            assert kind is not None
             at = SinkSlot(record.job, job, uid, record.slot, record.epoch)
             slot = class_of(kind).last_slot(spark, prepared, at)
             has_output[uid] = slot is not None and slot >= record.slot

@@ -12,13 +12,15 @@ from pathlib import Path
 from stateflow.errors import UsageError
 from stateflow.names import suggestion
 from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode, Node
 from stateflow.pipelines.inputs.tables import FEED_COLUMNS, DeltaTable
+from stateflow.pipelines.ready.operators import RunningAggregate, WindowAggregate
 from stateflow.pipelines.rows.row_type import Field
 from stateflow.spark.sinks.fit import added_by, renamed_by
 from stateflow.storage.roots import local_folder
 
 
-def lacking(flow: Flow) -> dict[str, str]:
+def unwritable(flow: Flow) -> dict[str, str]:
     """A sentence by the uid of each sink whose table lacks columns."""
     problems = {}
     for node in flow.sinks:
@@ -32,7 +34,9 @@ def lacking(flow: Flow) -> dict[str, str]:
         if not absent or there is None:
             continue
         names = ", ".join(repr(field.name) for field in absent)
-        former = _former(absent, there - {field.name.lower() for field in fields})
+        begin_anew = _aggregates(stream.node)
+        kept = [field for field in absent if field.name not in begin_anew]
+        former = _former(kept, there - {field.name.lower() for field in fields})
         added = [(field.name, _upper(field.type)) for field in absent if field.name not in former.values()]
         steps = [renamed_by(former, table.in_sql)] if former else []
         steps += [added_by(added, table.in_sql)] if added else []
@@ -56,6 +60,13 @@ def unreadable(flow: Flow) -> Iterator[str]:
             if field.name not in known:
                 meant = suggestion(field.name, free) or f": it has {', '.join(there)}"
                 yield f"source {node.uid!r} declares {field.name!r}, and {table} has no such column{meant}"
+
+
+def _aggregates(node: Node) -> frozenset[str]:
+    """The columns that are aggregates of the operator. Under another name one begins anew, so no row of before has its value."""
+    declared = node.columnar if isinstance(node, KeyedNode) else None
+    known = declared.aggregates if isinstance(declared, RunningAggregate | WindowAggregate) else ()
+    return frozenset(each.name for each in known)
 
 
 def _former(absent: Iterable[Field], there: frozenset[str]) -> dict[str, str]:

@@ -79,7 +79,6 @@ class MemorySink(Sink):
         return Prepared(
             kind=MEMORY.name,
             target=self.target.name,
-            prev=at.prev,
             payload={"arrow": rows},
             rows=table.num_rows,
         )

@@ -125,7 +125,7 @@ class _Outputs:
         for uid, prepared in sorted(_prepared_by(self.log, slot).items()):
             expected = outcome.last_commits.get(uid) if outcome is not None else None
             made = self._of_sink(uid, prepared, slot, expected, known=outcome is not None)
-            lacks = lacking(self.lines, uid, slot)
+            lacks = abandoned_slots(self.lines, uid, slot)
             sink = SinkVersion(uid, prepared.kind, prepared.target, expected, None, "", lacks)
             if isinstance(made, str):
                 found[uid] = replace(sink, why=made)
@@ -220,7 +220,7 @@ def _prepared_by(log: Log, slot: int) -> dict[str, Prepared]:
     return found
 
 
-def lacking(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
+def abandoned_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
     """The slots up to `slot` whose output a sink never got, because they were abandoned; without those that a rewind took back. Pure."""
     missing: list[int] = []
     upto = slot

@@ -22,7 +22,7 @@ from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks.key_ranges import Bound, Bounds, bounds_of, together
 from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sinks.task_writer import WRITTEN, MakeWriter, WriterTask, as_schema
+from stateflow.spark.sinks.task_writer import WRITTEN, MakeWriter, WriterTask, as_schema, attempt_name
 from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
 from stateflow.storage.files import checksum, upload_file, verify
 from stateflow.storage.local import LocalStore
@@ -188,10 +188,9 @@ class Stager:
     def _frame(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         if not refs:
             return spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
-        located = [self._local(ref) for ref in refs]
-        paths = [path for path in located if path is not None]
+        paths = self.local_files(refs)
         # Spark would read these characters as a pattern of names.
-        if len(paths) == len(refs) and not any(set("{}[]*?\\") & set(str(path)) for path in paths):
+        if paths is not None and not any(set("{}[]*?\\") & set(str(path)) for path in paths):
             for ref, path in zip(refs, paths, strict=True):
                 verify(ref, path, self.store.url if not ref.base else ref.base)
             return spark.read.schema(schema).parquet(*(hadoop_path(path) for path in paths))
@@ -240,13 +239,8 @@ class _StageTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark import TaskContext
 
-        task = TaskContext.get()
-        assert task is not None
-        # Two attempts of one partition, speculation included, must not share a name.
-        unique = f"{self.token}-{task.partitionId()}-{task.taskAttemptId()}"
-        path = self.layout.staged_file(self.epoch, self.slot, unique, ".parquet")
+        path = self.layout.staged_file(self.epoch, self.slot, attempt_name(self.token), ".parquet")
         writer = StagedWriter(self.schema, StoreTarget(self.opener, path))
         nulls = [0] * len(self.schema)
         bounds: Bounds = {}

@@ -40,11 +40,8 @@ class WriterTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark import TaskContext
 
-        task = TaskContext.get()
-        assert task is not None
-        writer = self.make(f"{self.token}-{task.partitionId()}-{task.taskAttemptId()}")
+        writer = self.make(attempt_name(self.token))
         try:
             for batch in batches:
                 writer.write(as_schema(batch, self.schema))
@@ -53,6 +50,15 @@ class WriterTask:
             writer.discard()
             raise
         yield pa.record_batch([pa.array(written, pa.string())], names=["written"])
+
+
+def attempt_name(token: str) -> str:
+    """A name for the task that runs here. Two attempts of one partition, speculation included, share none."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    return f"{token}-{task.partitionId()}-{task.taskAttemptId()}"
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

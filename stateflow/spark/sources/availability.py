@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, check_same_source, kind_of
 from stateflow.spark.internals.file_systems import missing
-from stateflow.spark.internals.scratch_folder import files_between, log_folder
+from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
 from stateflow.spark.sources.delta import check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
@@ -64,11 +63,11 @@ def check_rewindable(
             if kind_of(line) != "file":
                 continue
             line_before = older.lines[leaf] if older is not None and leaf < len(older.lines) else NOTHING
-            after = -1 if line_before == NOTHING else int(json.loads(line_before)["logOffset"])
+            after = log_offset(line_before)
             with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
                 log = log_folder(Path(folder), leaf)
                 restore_entries(log, entries_of(newer, leaf), fetch)
-                files = files_between(log, after, int(json.loads(line)["logOffset"]))
+                files = files_between(log, after, log_offset(line))
             gone = missing(spark, [unquote(file.path) for file in files])
             if gone:
                 raise DisagreementError(

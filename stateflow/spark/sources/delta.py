@@ -61,10 +61,6 @@ def bound_version(source: DeltaSource, until: int | datetime) -> int:
                 f"choose a version up to {latest}, or run without a bound"
             )
         return until
-    if until.tzinfo is None:
-        raise UsageError(
-            f"the bound {until.isoformat()} has no time zone: write it as {until.isoformat()}+00:00"
-        )
     version = source.version_at(until)
     return source.earliest_commit() - 1 if version is None else version
 

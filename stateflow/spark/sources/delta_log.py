@@ -16,6 +16,7 @@ from typing import Any
 
 from stateflow.errors import NotFoundError
 from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
+from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.storage.roots import local_folder, open_beside
 from stateflow.storage.store import Store
 
@@ -43,22 +44,6 @@ class Ahead(Enum):
     """The run's bound lies behind the position."""
     UNKNOWN = "unknown"
     """Something, or only Spark can find out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a job stands in the table: everything before `version` is read, and nothing of it unless `inside`."""
-
-    table: str
-    version: int
-    inside: bool = False
-    """In the middle of `version`, or of the first snapshot."""
-
-    @classmethod
-    def parse(cls, line: str) -> Position:
-        offset = json.loads(line)
-        inside = bool(offset["isStartingVersion"]) or int(offset["index"]) != _BEFORE
-        return cls(str(offset["reservoirId"]), int(offset["reservoirVersion"]), inside)
 
 
 @dataclass(frozen=True)
@@ -146,8 +131,9 @@ class SourceLog:
         return next((str(a["metaData"]["id"]) for a in actions if "metaData" in a), None)
 
 
-def ahead(log: SourceLog, position: Position, until: int | datetime | None) -> Ahead:
-    """What a run that ends at `until` would find after the position."""
+def ahead(log: SourceLog, position: DeltaOffset, until: int | datetime | None) -> Ahead:
+    """What a run that ends at `until` would find after the position: everything before its version is read, and nothing of that one
+    unless it lies inside."""
     version = position.version
     if log.table not in (None, position.table):
         return Ahead.UNKNOWN  # it was made anew, and a run says so

@@ -52,5 +52,10 @@ class DeltaOffset:
         )
 
     @property
+    def inside(self) -> bool:
+        """In the middle of `version`, or of the first snapshot."""
+        return self.snapshot or self.index != BEGINNING
+
+    @property
     def position(self) -> tuple[int, int]:
         return self.version, self.index

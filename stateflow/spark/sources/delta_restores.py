@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stateflow.spark.internals.delta_log import file_identity
 from stateflow.spark.sources.delta_offset import DeltaOffset
 
 _OPERATION = b'"RESTORE"'
@@ -120,25 +121,24 @@ def _named(info: dict[str, Any]) -> int | None:
 def last_like(read: Read, version: int, restored: int) -> int:
     """The last version after `version` with only maintenance in between."""
     for later in range(version + 1, restored):
-        if any(file.get("dataChange", True) for _, file in _files(_actions(read(later) or b""))):
+        if any(file.get("dataChange", True) for file in _files(_actions(read(later) or b""))):
             return later - 1
     return restored - 1
 
 
 def _moved(actions: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
-    """The files that a commit adds or removes, each with its deletion vector: the same path with another one holds other rows."""
+    """The files that a commit adds or removes, without those that it adds and removes."""
     moved: set[tuple[str, str]] = set()
-    for path, file in _files(actions):
-        vector = file.get("deletionVector") or {}
-        moved ^= {(path, f"{vector.get('pathOrInlineDv', '')}:{vector.get('offset', '')}")}
+    for file in _files(actions):
+        moved ^= {file_identity(file)}
     return moved
 
 
-def _files(actions: Iterable[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _files(actions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for action in actions:
         file = action.get("add") or action.get("remove")
         if file is not None:
-            yield str(file.get("path")), file
+            yield file
 
 
 def _actions(body: bytes) -> Iterator[dict[str, Any]]:

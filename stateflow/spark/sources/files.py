@@ -8,9 +8,9 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame
 
-from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.read_limits import Limited, unlimited
+from stateflow.spark.internals.scratch_folder import log_offset
 from stateflow.spark.internals.sources import FileSource
 
 
@@ -22,7 +22,7 @@ def end_lines_until(
     If a file appears later with an older modification time, the next run reads it, so that no file is lost.
     """
     source.end_at(until)
-    offset = -1 if from_line == NOTHING else int(json.loads(from_line)["logOffset"])
+    offset = log_offset(from_line)
     while (end := source.next_end(limit())) is not None and end[0] > offset:
         offset, line = end
         yield line

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from stateflow.errors import DisagreementError, UsageError
+from stateflow.errors import DisagreementError
 from stateflow.spark.internals.read_limits import Limited, unlimited
 from stateflow.spark.internals.sources import MicroBatchStream
 
@@ -98,7 +98,7 @@ def missing_offsets(recorded: Partitions, earliest: Partitions, latest: Partitio
         if offset > end:
             return (
                 f"has read topic {topic!r} partition {partition} up to offset {offset}, but it now ends at {end}: "
-                "the topic was recreated"
+                "the topic was recreated, or what was read is of a transaction that is still open (then run again once it has ended)"
             )
     return ""
 
@@ -114,8 +114,4 @@ def missing_between(begin: Partitions, end: Partitions, earliest: Partitions, la
 
 
 def _offsets_after(stream: MicroBatchStream, until: datetime) -> dict[tuple[str, int], int]:
-    if until.tzinfo is None:
-        raise UsageError(
-            f"the bound {until.isoformat()} has no time zone: write it as {until.isoformat()}+00:00"
-        )
     return parse(stream.kafka_after(int(until.timestamp() * 1000) + 1))

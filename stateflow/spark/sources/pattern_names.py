@@ -7,13 +7,12 @@ batch is read once.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.inputs.places import PATTERN, shown
-from stateflow.spark.internals.scratch_folder import entries_between, files_between, log_folder
+from stateflow.spark.internals.scratch_folder import entries_between, files_between, log_folder, log_offset
 from stateflow.storage.roots import local_folder
 
 SPELLED = " ".join(sorted(PATTERN))
@@ -27,8 +26,7 @@ def file_like_a_pattern(location: Path, leaf: int, before: str, after: str) -> s
     if before == after or after == NOTHING:
         return ""
     folder = log_folder(location, leaf)
-    first = -1 if before == NOTHING else int(json.loads(before)["logOffset"])
-    last = int(json.loads(after)["logOffset"])
+    first, last = log_offset(before), log_offset(after)
     # Nobody parses a log of a million files for names that hardly any file has.
     if not any(_QUOTED.search(entry.read_bytes()) for entry in entries_between(folder, first, last)):
         return ""

@@ -6,7 +6,6 @@ crashed before its first batch would resolve `latest` again, and lose the rows i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -20,7 +19,7 @@ from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, kinds_of
 from stateflow.spark.internals.read_limits import Limited, ReadLimit, unlimited
-from stateflow.spark.internals.scratch_folder import files_between, log_folder
+from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
 from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, PlanRefused
 from stateflow.spark.sources import delta, kafka
 from stateflow.spark.sources.delta import end_offsets, start_offset
@@ -149,7 +148,7 @@ def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line:
     if not isinstance(until, datetime):
         return False
     if leaf.kind == "file":
-        offset = int(json.loads(line)["logOffset"])
+        offset = log_offset(line)
         # A batch takes the oldest files first, so the last one has the newest.
         newest = (file.modified_ms for file in files_between(folder, offset - 1, offset))
         return max(newest, default=0) > int(until.timestamp() * 1000)
@@ -177,10 +176,9 @@ def end_lines(
             for end in end_offsets(source, start, until, limit) if start is not None else ():
                 yield end.line()
     elif leaf.kind == "file":
-        if not isinstance(until, datetime) or until.tzinfo is None:
+        if not isinstance(until, datetime):
             raise UsageError(
-                f"the file source {leaf.target} can only be bounded by a time with a time zone "
-                f"(the files' modification time), not by {until!r}"
+                f"the file source {leaf.target} can only be bounded by a time, the files' modification time, not by {until!r}"
             )
         yield from end_lines_until(leaf.relation.files(spark, _folder(folder)), from_line, until, limit)
     elif leaf.kind == "kafka" and leaf.reads_micro_batches and isinstance(until, datetime):
@@ -233,7 +231,12 @@ def _limited_line(
 
 def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | None:
     """The bound of a source: one bound for all, or its entry by uid. A source without a bound does not advance."""
-    return until.get(uid) if isinstance(until, Mapping) else until
+    bound = until.get(uid) if isinstance(until, Mapping) else until
+    if isinstance(bound, datetime) and bound.tzinfo is None:
+        raise UsageError(
+            f"the bound {bound.isoformat()} has no time zone: write it as {bound.isoformat()}+00:00"
+        )
+    return bound
 
 
 def delta_source(

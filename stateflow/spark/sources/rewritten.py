@@ -23,7 +23,7 @@ def rewritten(read: Iterable[ReadFile], there: Mapping[str, int]) -> list[str]:
 
 
 def local_times(read: Iterable[ReadFile]) -> dict[str, int] | None:
-    """As `times`, of those files alone; None unless all lie on the local disk."""
+    """As `times_of_files`, of those files alone; None unless all lie on the local disk."""
     found: dict[str, int] = {}
     for file in read:
         if not file.path.startswith(_LOCAL):

@@ -23,7 +23,7 @@ from stateflow.checkpoint.rescale import first_assignment
 from stateflow.compatibility.states import (
     check_options,
     declared_states,
-    fixed_options,
+    options_behind,
     recorded_names,
     resolve_states,
 )
@@ -220,10 +220,10 @@ def _operator(
             key=_key(node, own_tables),
             max_parallelism=options.max_parallelism,
             assignment=first_assignment(
-                node.parallelism
-                or min(options.parallelism or spark.sparkContext.defaultParallelism, options.max_parallelism),
+                node.uid,
+                node.parallelism,
+                options.parallelism or spark.sparkContext.defaultParallelism,
                 options.max_parallelism,
-                f"operator {node.uid!r}",
             ),
             shards=(),
             parallelism=node.parallelism,
@@ -232,7 +232,7 @@ def _operator(
         before,
         states=states,
         next_state_id=next_id,
-        options=fixed_options(node),
+        options=options_behind(node, before),
         feeds=still_read(before.feeds, request.tables),
     )
     tables = tables_of(before) if like is not None and before.states else {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,12 @@ from stateflow.format.records import (
     TableFile,
 )
 from stateflow.format.references import references, with_references
+from stateflow.reading.opened_shard import opened_shard
 from stateflow.savepoints.publish import SavepointFacts, publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
-from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
 from stateflow.spark.task.failures import task_error
+from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.spark.task.subtask import spare_the_collector
 from stateflow.state.backends.base import OpenShard
@@ -126,7 +128,7 @@ class _Part:
 def _parts(record: Record, split_bytes: int, most: int) -> Iterator[_Part]:
     """Per operator `clamp(ceil(size / split), 1, most)` ranges of key groups, of nearly the same length."""
     for uid, operator in sorted(record.operators.items()):
-        shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
+        shards = sorted(operator.all_shards, key=lambda shard: shard.first)
         size = sum(map(_weight, shards))
         count = min(max(1, -(-size // max(1, split_bytes))), max(1, most), operator.max_parallelism)
         for first, last in default_assignment(count, operator.max_parallelism):
@@ -197,10 +199,11 @@ class _WriteTask:
                 local = folder / f"{number}.parquet"
                 writers[state] = codec, TableFileWriter(codec, local, self.described(part.operator, state))
             for shard in part.shards:
-                with OpenedShard(self.storage, shard, self.open_shard) as opened:
+                with opened_shard(task_reader(self.storage, self.open_shard), shard) as opened:
                     for codec, writer in writers.values():
                         for group in range(shard.first, shard.last + 1):
-                            writer.write(group, opened.scan(codec.ranges(group, group)))
+                            ranges = codec.ranges(group, group)
+                            writer.write(group, chain.from_iterable(opened.scan(*each) for each in ranges))
                         writer.pause()
             found = []
             for state, (_, writer) in writers.items():

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -33,8 +32,8 @@ from stateflow.reading.diff import (
     names_of_states,
     no_point,
 )
-from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot, checkpoint_of, savepoint_at
+from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.choice import ShardReaders, open_reader
 
@@ -55,14 +54,7 @@ class Point:
     open_shard: ShardReaders
 
     def snapshot(self) -> ComparedSnapshot:
-        context = ReaderContext(
-            root=self.storage.root,
-            cache=self.storage.cache(),
-            scratch=Path(self.storage.scratch_dir),
-            open_shard=self.open_shard,
-            clock=lambda: self.record.at,
-            storage_options=self.storage.storage_options,
-        )
+        context = task_reader(self.storage, self.open_shard, self.record.at)
         return ComparedSnapshot(self.origin.label, self.record, context)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from stateflow.errors import UsageError
 from stateflow.format.records import Owner
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.file_systems import Folder
 from stateflow.spark.internals.words import THERE_ALREADY
 from stateflow.spark.state_tables.failures import failed
@@ -94,7 +95,7 @@ def flat(frame: DataFrame) -> DataFrame:
 
 
 def _cell(name: str, type_: DataType) -> Column:
-    column = F.col(f"`{name.replace('`', '``')}`")
+    column = F.col(quoted(name))
     if isinstance(type_, BinaryType):
         column = F.base64(column)
     elif isinstance(type_, StructType | ArrayType | MapType):

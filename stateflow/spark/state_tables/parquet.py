@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from stateflow.errors import NotFoundError, UsageError
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.gateway import JAVA_ERRORS
 from stateflow.spark.internals.parquet_footers import TIME_OF_DAY, FooterTypes, types_of_footer
 from stateflow.spark.state_tables.failures import failed
@@ -54,7 +55,7 @@ def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
     columns = {field.name: field.dataType for field in meant}
     return frame.select(
         *(
-            _meant(_named(field.name), field.dataType, columns.get(field.name, field.dataType)).alias(
+            _meant(F.col(quoted(field.name)), field.dataType, columns.get(field.name, field.dataType)).alias(
                 field.name
             )
             for field in frame.schema
@@ -77,10 +78,6 @@ def _types(spark: SparkSession, files: list[str], what: str) -> FooterTypes:
 
 def _sorted(kind: StructType) -> list[tuple[str, str]]:
     return sorted((field.name, field.dataType.simpleString()) for field in kind)
-
-
-def _named(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
 
 
 def _meant(column: Column, read: DataType, meant: DataType) -> Column:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -30,9 +30,10 @@ from stateflow.format.records import (
     StateSchema,
     TableFile,
 )
+from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.query import unknown_operator
 from stateflow.spark.state_tables.selection import EVERYTHING, Range, Selection
-from stateflow.spark.state_tables.shards import OpenedShard
+from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.keys.codec import KeyCodec
@@ -118,8 +119,9 @@ class Table:
                 yield from self._element_rows(part.state)
 
     def _shard_rows(self, shard: Shard) -> Iterator[pa.RecordBatch]:
-        with OpenedShard(self.storage, shard, self.open_shard) as state:
-            for batch in decoded(state.scan(self._ranges(shard)), self.codec):
+        with opened_shard(task_reader(self.storage, self.open_shard), shard) as state:
+            entries = chain.from_iterable(state.scan(*each) for each in self._ranges(shard))
+            for batch in decoded(entries, self.codec):
                 yield from self._filter(batch)
 
     def _ranges(self, shard: Shard) -> Iterable[Range]:
@@ -219,7 +221,7 @@ def table_of(
     if savepoint is not None and savepoint.kind == "canonical":
         files = savepoint.tables.get(uid, {}).get(state, ())
         return table, [part for file in files for part in _file_parts(file)]
-    shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
+    shards = sorted(operator.all_shards, key=lambda shard: shard.first)
     return table, [ShardPart(shard) for shard in shards if shard.files]
 
 

@@ -20,7 +20,6 @@ WIDEST = "max_row_bytes"
 
 
 class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
-    operator: str
     subtask: int
     attempt: int
     """Spark's task attempt id, unique in the application."""
@@ -48,7 +47,6 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     """User metrics."""
     metrics: dict[str, float] = {}
     """The library's own: bytes, cache hits, timings."""
-    host: str = ""
 
 
 class AckList(AccumulatorParam):  # type: ignore[type-arg]
@@ -70,8 +68,6 @@ def collected(operator: str, parallelism: int, acks: list[Ack]) -> list[Ack]:
     """One ack per subtask, in order; anything else fails the batch."""
     by_subtask: dict[int, Ack] = {}
     for ack in acks:
-        if ack.operator != operator:
-            continue
         if ack.subtask in by_subtask and by_subtask[ack.subtask] != ack:
             raise StateflowError(
                 f"operator {operator!r}: subtask {ack.subtask} was acknowledged by two attempts "

@@ -20,7 +20,7 @@ from stateflow.operators.context import OperatorContext
 from stateflow.operators.keyed import Chunk, StreamError
 from stateflow.operators.python_values import values_of
 from stateflow.pipelines.rows.row_type import RowType
-from stateflow.spark.task.carried import Carried, everything, groups_of
+from stateflow.spark.task.carried import Carried, everything, groups_at
 from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
 from stateflow.spark.task.sorted_rows import SortedRows
@@ -53,7 +53,7 @@ class Block:
         self.first = 0
         """The index of the first key that no chunk has taken yet."""
         first = batch.column(0).to_numpy()[starts]
-        self.groups = groups_of(first) if shape.placed else first
+        self.groups = groups_at(first) if shape.placed else first
         key_values = [column.take(pa.array(starts)) for column in columns]
         self.key_columns = [
             c.to_numpy() if t == "int" else c for c, t in zip(key_values, shape.codec.types, strict=True)
@@ -130,7 +130,7 @@ def _repeated(values: list[Any], counts: Any) -> list[Any]:
 
 def _checked(batches: Iterator[Any], keys: KeyColumns) -> Iterator[Any]:
     for batch in batches:
-        keys.checked(batch)
+        keys.check(batch)
         yield batch
 
 

@@ -63,7 +63,7 @@ def everything(keys: int) -> Carried:
     return Carried((None,) * keys, place=False)
 
 
-def groups_of(places: Any) -> Any:
+def groups_at(places: Any) -> Any:
     return places >> GROUP_AT
 
 

@@ -29,7 +29,8 @@ _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
 _GONE = re.compile(rf"\[{re.escape(GONE.texts[0])}\].*? reading file (\S+?)\.(?=\s|$)")
 _BROKEN_LINES = (
-    "if its records have line breaks in quotes, read them with options={'multiLine': 'true'}; else "
+    "if its records have line breaks in quotes, read them with options={'multiLine': 'true'}, and if a quote in quotes is doubled "
+    "there, with {'escape': '\"'}; else "
 )
 """Comes before the column for rows that do not fit: of such a record one half may be there, and the other a row that fits."""
 _CHANGED = re.compile(rf"\[?({'|'.join(CHANGED.texts)})\]?")

@@ -30,11 +30,9 @@ class KeyColumns:
     def of(self, batch: Any) -> list[Any]:
         return [batch.column(i) for i in self.indices]
 
-    def checked(self, batch: Any) -> list[Any]:
-        columns = self.of(batch)
-        for name, column in zip(self.names, columns, strict=True):
+    def check(self, batch: Any) -> None:
+        for name, column in zip(self.names, self.of(batch), strict=True):
             refuse_nulls(self.uid, name, column)
-        return columns
 
 
 def key_starts(columns: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stateflow.format.records import Shard
 from stateflow.operators.elements import gathered, hand_out
-from stateflow.operators.engine import ProcessEngine
+from stateflow.operators.engine import OUTPUT_ROWS, ProcessEngine
 from stateflow.operators.keyed import Chunk, KeyedEngine, StreamError
 from stateflow.operators.output import RowWriter, writers
 from stateflow.operators.partition import PartitionEngine
@@ -24,8 +24,6 @@ from stateflow.spark.task.shards import Timers
 from stateflow.spark.task.subtask import Outputs, Task, Work
 from stateflow.state.backends.base import Backend
 from stateflow.state.values.serializers import Serializer
-
-OUTPUT_ROWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ tables (`table_work.py`).
 from __future__ import annotations
 
 import gc
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -244,7 +243,6 @@ class Subtask:
             shards.close()
         # 6. The driver hears of it.
         ack = Ack(
-            operator=self._task.spec.uid,
             subtask=self._index,
             attempt=self._attempt,
             shards=handles,
@@ -253,7 +251,6 @@ class Subtask:
             rows_out=work.outputs.rows,
             counters={name: counter.value for name, counter in work.context.metrics.counters.items()},
             metrics={**shards.figures(), WIDEST: widest.bytes} if shards.inputs else {},
-            host=socket.gethostname(),
             **work.figures(),
         )
         acks.add([msgspec.msgpack.encode(ack)])

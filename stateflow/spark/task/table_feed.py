@@ -55,7 +55,7 @@ class TableFeed:
         for batch in batches:
             if batch.num_rows:
                 if not self._null_keys:
-                    self._keys.checked(batch)
+                    self._keys.check(batch)
                 self.rows_in += count_of(batch)
                 yield batch
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 from stateflow.errors import UsageError
 from stateflow.format.records import END_OF_TIME, StateSchema
 from stateflow.names import with_options
+from stateflow.quantities import LONGEST, too_long
 
 Renew = Literal["write", "read"]
 Time = Literal["processing", "event"]
@@ -49,7 +51,7 @@ def ttl(
         if value not in allowed:
             raise UsageError(f"{name} of a ttl is {value!r}: use {' or '.join(map(repr, allowed))}")
     try:
-        length = micros(duration)
+        length = bounded_micros(duration)
     except UsageError as error:
         raise UsageError(f"ttl: {error}") from None
     if length <= 0:
@@ -88,14 +90,28 @@ def expired_until(schema: StateSchema, watermark: int | None, now: int) -> int |
 def micros(duration: str | timedelta) -> int:
     """A duration such as `"7 days"` or a timedelta, in microseconds."""
     if isinstance(duration, timedelta):
-        return int(duration / timedelta(microseconds=1))
+        return duration // timedelta(microseconds=1)
     words = duration.split() if isinstance(duration, str) else []
     if len(words) == 2 and words[1] not in _UNITS:
         words[1] = words[1].removesuffix("s")
     try:
-        return int(float(words[0]) * _UNITS[words[1]])
-    except (IndexError, KeyError, ValueError):
+        exact = Decimal(words[0]) * _UNITS[words[1]]
+        length = int(exact)
+    except (IndexError, KeyError, ValueError, ArithmeticError):
         raise UsageError(
             f"{duration!r} is not a duration: write a number and a unit with a space between, such as '10 minutes'; units are "
             "microseconds, milliseconds, seconds, minutes, hours, days and weeks"
         ) from None
+    if length != exact:
+        raise UsageError(
+            f"{duration!r} is no whole number of microseconds, and nothing here is finer: round it"
+        )
+    return length
+
+
+def bounded_micros(duration: str | timedelta) -> int:
+    """The same of a duration that code says, which is no longer than time is counted. A record may have another one."""
+    length = micros(duration)
+    if abs(length) > LONGEST // timedelta(microseconds=1):
+        raise UsageError(too_long(duration))
+    return length

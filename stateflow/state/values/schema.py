@@ -170,3 +170,8 @@ def refuse_shared_aliases(owner: str, aliases: Mapping[str, Sequence[str]]) -> N
                 raise UsageError(
                     f"fields {first[alias]} and {name} of {owner} have the alias {alias!r} both: leave it to the one that goes on from it"
                 )
+            if name in aliases.get(alias, ()):
+                raise UsageError(
+                    f"fields {alias} and {name} of {owner} have the name of each other as an alias, and both would keep their own values: to "
+                    "exchange them, give both new names, with these as their aliases"
+                )

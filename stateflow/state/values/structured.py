@@ -51,7 +51,11 @@ def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Ca
             raise StateTypeError(
                 f"expected {type_name(hint)}, but in the value {_lowered(str(error))}{_without_none(str(error))}"
             ) from None
-        except (TypeError, ValueError, OverflowError) as error:
+        except OverflowError:
+            raise StateTypeError(
+                f"a value of {type_name(hint)} has an int beyond 64 bits, which is as far as state holds them: declare it there as Decimal or str"
+            ) from None
+        except (TypeError, ValueError) as error:
             raise StateTypeError(f"expected {type_name(hint)}, got {type(value).__name__}: {error}") from None
         return data
 

@@ -186,6 +186,31 @@ def test_a_call_with_too_few_answers_is_asked_for_in_halves_and_not_repeated() -
     assert str(asked.failures[3].error).startswith("look_up gave 0 answers for 1 key")
 
 
+def in_order(ips: list[str]) -> list[Any]:
+    ips.sort()
+    return [{"country": ip.upper(), "score": 1.0} for ip in ips]
+
+
+async def in_order_later(ips: list[str]) -> list[Any]:
+    return in_order(ips)
+
+
+def from_the_end(ips: list[str]) -> list[Any]:
+    return [{"country": ips.pop().upper(), "score": 1.0} for _ in range(len(ips))]
+
+
+@pytest.mark.parametrize("look_up", [in_order, in_order_later, from_the_end])
+def test_a_function_that_changes_its_list_of_keys_is_refused(look_up: Any) -> None:
+    visits = [Visit(ip, "/") for ip in "cab"]
+    with refused(
+        UserCodeError, "operator 'geo'", "3 keys, the first 'c'", "changed its list", "sorted(keys)"
+    ):
+        harness(look_up).rows(*visits)
+    diverting = harness(look_up, on_error="dead_letter")
+    assert diverting.rows(*visits) == []
+    assert len(diverting.dead_letters) == 3
+
+
 @dataclass
 class Address:
     ip: str

@@ -94,6 +94,16 @@ def test_an_error_of_the_function_names_the_join_and_the_key() -> None:
         driven.both(at(2), seen(2), None)
 
 
+def lacking(left: Any, right: Any) -> Shown:
+    return {"ad": left.ad, "pages": right.page}  # type: ignore[return-value]
+
+
+def test_a_dict_of_the_function_that_lacks_a_column_is_refused() -> None:
+    driven = Driven(declared("inner", 0, 0, lacking))
+    with refused(UserCodeError, "join 'paid'", "'pages': '2'", "('a', 1)", "lacks 'page'"):
+        driven.both(at(2), seen(2), None)
+
+
 @pytest.mark.parametrize("how", ["inner", "semi"])
 def test_a_block_of_rows_that_nobody_asks_for_any_more_is_deleted_unread(
     how: str, monkeypatch: pytest.MonkeyPatch

@@ -78,11 +78,12 @@ def events(*items: str) -> list[Event]:
     ]
 
 
-def harness(**options: Any) -> ColumnarHarness:
+def harness(code_of_window: Any = Baskets, **options: Any) -> ColumnarHarness:
     @sf.pipeline("code")
     def code(flow: sf.Flow) -> None:
         source = flow.source("in", sf.delta("/in"), Event, event_time="ts", watermark="0 seconds")
-        source.key_by("user", "shop").window(sf.tumbling("1 minute")).process("op", Baskets, **options)
+        keyed = source.key_by("user", "shop")
+        keyed.window(sf.tumbling("1 minute")).process("op", code_of_window, **options)
 
     return ColumnarHarness.of(code.build(), "op")
 
@@ -91,6 +92,18 @@ def test_code_that_raises_is_named_with_its_operator_key_and_window() -> None:
     run = harness()
     run.rows(*events("x", "!"))
     with refused(UserCodeError, "operator 'op'", "(1, 'a')", "2026-01-01T00:00:00+00:00 to", "no such item"):
+        run.advance(datetime(2026, 1, 1, 0, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("one", ["tea", {"item": "tea"}, 0, ""], ids=repr)
+def test_one_value_in_the_place_of_many_rows_is_refused(one: Any) -> None:
+    class One(sf.WindowProcess[tuple[int, str], Event, Any]):
+        def process(self, key: Any, window: Any, rows: list[Event], ctx: Any) -> Any:
+            return one
+
+    run = harness(One, output="item string")
+    run.rows(*events("x"))
+    with refused(sf.UsageError, "operator 'op'", repr(one), "yield each row"):
         run.advance(datetime(2026, 1, 1, 0, 1, tzinfo=UTC))
 
 

@@ -23,7 +23,7 @@ from stateflow.state.values.evolution.declared_types import (
     evolved,
     evolved_serializer,
 )
-from stateflow.state.values.evolution.evolved_columns import columns_evolution
+from stateflow.state.values.evolution.evolved_columns import columns_evolution, earlier_names
 from stateflow.state.values.evolution.versions import MARKED, marked, parted, stored_reader, todays_form
 from stateflow.state.values.plain import jsonable, plain_reader
 from stateflow.state.values.schema import schema_of
@@ -404,20 +404,53 @@ def test_an_alias_that_is_gone_again_is_remembered_for_values_of_its_time() -> N
     assert final  # a default would take the place of the value, were the alias forgotten
 
 
-def test_an_alias_that_is_the_name_of_another_field_does_not_take_its_value() -> None:
+def test_of_two_fields_that_want_a_stored_value_none_begins_anew_without_a_word() -> None:
     """Whichever of the two is declared first: a value has one field to go to."""
     sums = default("total", Annotated[int, sf.field(aliases=["x"])], 0)
     for fields_now in ([("x", int), sums], [sums, default("x", int, 0)]):
-        now = record(*fields_now)
-        check_reading(XY, now, [(XY(3), now(x=3, total=0))])
-        [change] = evolution(schema(XY).value, declared_type(now).target).changes
-        assert change == "field total is new"
+        target = declared_type(record(*fields_now)).target
+        with refused(
+            RefusedError, "field total", "alias 'x'", "called x today", "give that one another name"
+        ):
+            evolution(schema(XY).value, target)
 
 
-def test_a_column_that_is_there_does_not_become_another_one_that_has_its_name_as_an_alias() -> None:
-    found = columns_evolution("columns{a:int}", "columns{a:int,b:int}", {"b": ["a"]})
-    assert found.changes == ("column b is new",)
+def test_a_name_is_used_again_once_its_value_has_gone_on_under_another_one() -> None:
+    sums = default("total", Annotated[int, sf.field(aliases=["x"])], 0)
+    renamed, both = record(sums, name="XY"), record(sums, default("x", int, 77), name="XY")
+    reads = evolved_serializer(declared_type(both), after(XY, renamed, both))
+    assert reads.loads(serializer_for(XY).dumps(XY(3))) == both(total=3, x=77)
+
+
+def test_two_fields_do_not_exchange_their_names() -> None:
+    crossed = record(
+        ("x", Annotated[int, sf.field(aliases=["y"])]), ("y", Annotated[int, sf.field(aliases=["x"])])
+    )
+    for reads in (row_type, lambda cls: schema_of(cls, aliases=True)):
+        with refused(sf.UsageError, "fields y and x of R", "each other", "give both new names"):
+            reads(crossed)
+
+
+def test_of_two_columns_that_want_stored_values_none_begins_anew_without_a_word() -> None:
+    with refused(RefusedError, "column b", "alias 'a'", "give that one another name"):
+        columns_evolution("columns{a:int}", "columns{a:int,b:int}", {"b": ["a"]})
     assert columns_evolution("columns{a:int}", "columns{b:int}", {"b": ["a"]}).changes == ("column b was a",)
+
+
+@pytest.mark.parametrize(
+    ("before", "sources"),
+    [
+        (("user", "x"), {"user": "user", "total": "x", "x": None}),  # of before the rename
+        (("user", "total"), {"user": "user", "total": "total", "x": None}),
+        (("user", "total", "x"), {"user": "user", "total": "total", "x": "x"}),  # its name is used again
+        (("user",), {"user": "user", "total": None, "x": None}),
+    ],
+)
+def test_rows_of_before_a_rename_keep_their_values_when_the_name_is_used_again(
+    before: tuple[str, ...], sources: dict[str, str | None]
+) -> None:
+    for now in (("user", "total", "x"), ("user", "x", "total")):
+        assert earlier_names(now, {"total": ("x",)}, before) == sources
 
 
 def test_a_value_that_is_converted_expires_when_it_would_have() -> None:

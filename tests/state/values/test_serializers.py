@@ -197,7 +197,8 @@ WRONG: list[tuple[Any, Any, str]] = [
     (list[int], ["a"], "expected `int`, got `str`"),
     (list[int], 5, "expected `array`, got `int`"),
     (float | None, "a", "got `str`"),
-    (list[int], [2**70], "list\\[int\\]"),
+    (list[int], [2**70], "a value of list\\[int\\] has an int beyond 64 bits, .*Decimal or str"),
+    (Order, Order(2**70, 1.0, NOON), "a value of Order has an int beyond 64 bits"),
     (list[object], [1], "cannot be kept"),
 ]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from stateflow.errors import IncompatibleError, UsageError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.engine import REPEATED
-from stateflow.operators.output import RowWriter
+from stateflow.operators.output import RowWriter, returned
 from stateflow.operators.python_values import values_of
 from stateflow.operators.ready.aggregates.row_frames import Names, framed_rows, heading, runs_of_rows
 from stateflow.operators.ready.grouping.dead_letters import dead_letter, put_out
@@ -26,7 +26,7 @@ from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOper
 from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
 from stateflow.pipelines.ready.window_process import ENCODED, WindowBounds, WindowCode
 from stateflow.pipelines.rows.row_type import Field
-from stateflow.state.values.evolution.evolved_columns import earlier_name
+from stateflow.state.values.evolution.evolved_columns import earlier_names
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 READ_AT_ONCE = 4 << 20
@@ -76,9 +76,7 @@ class CodePerWindow(ColumnarOperator):
         return [(place, convert) for place, convert in made if convert is not None]
 
     def _reader_of(self, names: Names) -> Callable[[bytes], tuple[Any, ...]]:
-        sources = [
-            earlier_name(field.name, self._renamed[field.name], names, self._names) for field in self._kept
-        ]
+        sources = [*earlier_names(self._names, self._renamed, names).values()]
         kinds: dict[str, Any] = {
             source: _kind(field) for field, source in zip(self._kept, sources, strict=True) if source
         }
@@ -130,7 +128,9 @@ class CodePerWindow(ColumnarOperator):
         for key, start, end, rows in zip(keys, *bounds, self._rows(closed[ENCODED].to_pylist()), strict=True):
             window = WindowBounds(start, end)
             try:
-                out += list(map(values, self._code.process(key, window, rows, ctx) or ()))
+                produced = self._code.process(key, window, rows, ctx)
+                if produced is not None:
+                    out += list(map(values, returned(self._declared.uid, produced)))
             except Exception as raised:
                 error = self._writer.explained(raised)
                 if not self._diverts and isinstance(error, UsageError):

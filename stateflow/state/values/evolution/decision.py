@@ -9,7 +9,7 @@ and scalars. `schema_text` reads the texts; a field's aliases stand in that of t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -227,12 +227,14 @@ class _Comparison:
 
     def fields(self, old: text.StructText, new: text.StructText, path: str) -> Evolution:
         sources = _sources(old, new)
+        before_now = {f.name for f in old.fields}, {f.name for f in new.fields}
         steps: list[_Step] = []
         notes: list[str] = []
         for index, now in enumerate(new.fields):
             at = f"{path}.{now.name}" if path else now.name
             source = sources[index]
             if source is None:
+                refuse_taken_alias(f"field {at}", now.name, now.aliases, *before_now)
                 if not now.defaulted:
                     raise RefusedError(f"field {at} is new and has no default: give it one")
                 notes.append(f"field {at} is new")
@@ -323,6 +325,19 @@ def _sources(old: text.StructText, new: text.StructText) -> list[int | None]:
         taken.add(name or "")
         sources.append(None if name is None else places[name])
     return sources
+
+
+def refuse_taken_alias(
+    what: str, name: str, aliases: Iterable[str], before: Collection[str], now: Collection[str]
+) -> None:
+    """For what is new under its name, by all that is stored and all there is today. A stored value goes to one of two that want it."""
+    if taken := next(
+        (alias for alias in aliases if alias != name and alias in before and alias in now), None
+    ):
+        raise RefusedError(
+            f"{what} has the alias {taken!r}, and another one is called {taken} today, so that stored values of {taken} would go there and {name} "
+            f"would begin anew: give that one another name, or leave the alias out"
+        )
 
 
 def _renamed(what: str, old: str, new: str, path: str) -> tuple[str, ...]:

@@ -13,7 +13,13 @@ import msgspec
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
-from stateflow.state.values.evolution.decision import Evolution, RefusedError, evolution, exact_float
+from stateflow.state.values.evolution.decision import (
+    Evolution,
+    RefusedError,
+    evolution,
+    exact_float,
+    refuse_taken_alias,
+)
 from stateflow.state.values.plain import plain_reader
 from stateflow.state.values.schema_text import ScalarText, UnreadableText, read_columns
 from stateflow.state.values.serializers import RAW_CODE
@@ -58,15 +64,24 @@ def _sources(old: str, new: str, aliases: Mapping[str, Sequence[str]]) -> dict[s
     """For each column what it was called; None for a new one."""
     before, now = _columns(old), _columns(new)
     known = {field.name: (*field.aliases, *aliases.get(field.name, ())) for field in read_columns(new)}
-    return {name: earlier_name(name, known[name], before, now) for name in now}
+    for name in now:
+        if name not in before:
+            refuse_taken_alias(f"column {name}", name, known[name], before, now)
+    return earlier_names(now, known, before)
 
 
-def earlier_name(
-    name: str, aliases: Sequence[str], before: Collection[str], now: Collection[str]
-) -> str | None:
-    """The stored name of a column: its own name comes first, then an alias that is no other column's name today."""
-    names = (name, *(alias for alias in aliases if alias not in now))
-    return next((each for each in names if each in before), None)
+def earlier_names(
+    now: Collection[str], aliases: Mapping[str, Sequence[str]], before: Collection[str]
+) -> dict[str, str | None]:
+    """The stored name of each column: its own name, or else an alias. Rows with a former name alone are of before that column was renamed,
+    whatever has got its name since."""
+    former: dict[str, str] = {}
+    for name in now:
+        known = aliases.get(name, ()) if name not in before else ()
+        if alias := next((each for each in known if each in before and each not in former.values()), ""):
+            former[name] = alias
+    own = {name: name for name in now if name in before and name not in former.values()}
+    return {name: former.get(name, own.get(name)) for name in now}
 
 
 def columns_converter(old: str, new: str) -> Callable[[bytes], bytes] | None:

@@ -1,0 +1,33 @@
+"""What values of a column mean in state, where the type of the state's own column does not say it.
+
+A decimal is stored as its unscaled number and a date as its day, so a column that has changed between them, or the digits behind the
+point, would be read as other values.
+"""
+
+from __future__ import annotations
+
+from stateflow.format.scalars import FLOATS, INTEGERS
+from stateflow.pipelines.rows.type_text import size_of
+
+PLAIN = "plain values"
+
+
+def form_of(type_: str) -> str:
+    """Empty where the state's column says it."""
+    if (digits := size_of(type_)) is not None:
+        return f"decimals with {digits[1]} digits behind the point"
+    return "dates" if type_ == "date" else ""
+
+
+def is_ambiguous(type_: str) -> bool:
+    """Whether a column of another meaning is stored in the same type of state."""
+    return bool(form_of(type_)) or type_ in (*INTEGERS, "binary")
+
+
+def packed_form(type_: str) -> str:
+    """The same for values that lie side by side in bytes, of which the state's column says nothing."""
+    if type_ in INTEGERS:
+        return "whole numbers"
+    if type_ in FLOATS:
+        return "floats"
+    return form_of(type_) or ("instants" if type_.startswith("timestamp") else f"{type_} values")
