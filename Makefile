@@ -37,8 +37,8 @@ demo-check: setup ## the same, and then a verdict
 demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery on the command line
 	@$(RUN) -m demo.spark
 
-test: setup ## what anybody can run, in less than half an hour; TESTS=tests/state for a part, SEED=7 for a random order, SPARK=4.0 for an older Spark
-	@$(if $(SPARK),$(RUN) -m scripts.other_spark $(SPARK) $(TESTS),$(PYTEST) -m "not system" $(TESTS))
+test: setup ## what anybody can run in ten minutes; TESTS=tests/state for a part, with its slow tests, SEED=7 for a random order, SPARK=4.0 for an older Spark
+	@$(if $(SPARK),$(RUN) -m scripts.other_spark $(SPARK) $(TESTS),$(PYTEST) -m "not system$(if $(TESTS),, and not slow)" $(TESTS))
 
 test-system: setup $(SERVERS) ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
 	@$(PYTEST) -m system $(TESTS)

@@ -97,6 +97,7 @@ def test_the_page_draws_the_rooms_from_the_table() -> None:
     assert PAGE.read_text(encoding="utf-8") == rooms.page(), "run: python scripts/rooms.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_is_imported_in_one_room(library: str) -> None:
     wrong = [

@@ -310,6 +310,7 @@ def test_spark_shows_a_setting_without_one(value: str) -> None:
     assert not redacted_by_spark("spark.some.address", value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "password=", "https://", "'"])
 @pytest.mark.parametrize("piece", LONG)
 def test_a_long_line_is_masked_at_once(before: str, piece: str) -> None:

@@ -148,6 +148,7 @@ def kept(changes: list[dict[str, Any]], keys: tuple[str, ...] | None) -> list[di
     return list(table.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_gives_what_duckdb_gives(query: str, folder: Path) -> None:
     found, flow = table_of(query, folder)

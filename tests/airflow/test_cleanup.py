@@ -203,6 +203,7 @@ def test_all_jobs_of_the_root_are_cleaned_and_a_broken_one_keeps_no_other_from_i
     assert [record.slot for record in Job(str(tmp_path), "fraud").checkpoints()] == [5]
 
 
+@pytest.mark.slow
 def test_a_retry_after_a_kill_at_any_point_finishes_it(tmp_path: Path, connect: Connect) -> None:
     stages = 0
 

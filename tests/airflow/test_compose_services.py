@@ -69,6 +69,7 @@ def ran(arguments: list[str], told: dict[str, str], home: Path) -> subprocess.Co
     return subprocess.run(arguments, env=told, cwd=home, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_first_service_makes_the_tables_and_the_passwords(told: dict[str, str], home: Path) -> None:
     file = DOCKER / "airflow" / Path(command("airflow-init")[1]).name
     done = ran([sys.executable, str(file)], told, home)
@@ -95,6 +96,7 @@ def test_a_password_that_is_missing_is_named_before_anything_is_done(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_airflow_reads_its_settings_commands_and_connections_as_they_are_meant(
     told: dict[str, str], home: Path
 ) -> None:

@@ -232,6 +232,7 @@ def test_a_store_that_cannot_be_reached_may_be_back_when_the_task_is_tried_again
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_secrets_backend_gives_the_connection_and_wins_over_the_environment(tmp_path: Path) -> None:
     """As docs/platform.md writes it."""
     stored = {

@@ -86,6 +86,7 @@ def test_every_dag_says_what_it_does_and_when_to_press_it(bag: DagBag) -> None:
         assert dag.description, dag_id
 
 
+@pytest.mark.slow
 def test_parsing_loads_neither_spark_nor_what_reads_state(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -116,6 +116,7 @@ def test_two_calls_are_two_tasks_and_positional_arguments_have_names() -> None:
 def several(flow: Any, input: str, output: str, **more: Any) -> None: ...
 
 
+@pytest.mark.slow
 def test_a_decorated_function_that_is_parsed_loads_no_engine(tmp_path: Path) -> None:
     import subprocess
 

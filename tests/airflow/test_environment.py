@@ -60,6 +60,7 @@ LOAD = (
 )
 
 
+@pytest.mark.slow
 def test_a_dag_s_file_can_be_loaded_in_the_environment_that_airflow_s_supervisor_makes(
     tmp_path: Path,
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_dag_s_file_can_be_loaded_in_the_environment_that_airflow_s_supervisor
     assert not (tmp_path / "airflow" / "airflow.db").exists()
 
 
+@pytest.mark.slow
 def test_a_module_in_another_folder_of_the_bundle_is_found_where_the_environment_names_the_folder(
     tmp_path: Path,
 ) -> None:

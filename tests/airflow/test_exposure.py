@@ -86,6 +86,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_no_command_line_shows_a_secret_and_all_of_them_arrive(seen: Seen) -> None:
     assert seen.told["password"] == "hush-parameter"
     assert seen.told["hadoop"] == "hush-setting"

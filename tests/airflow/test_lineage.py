@@ -102,6 +102,7 @@ def dataset(event: Mapping[str, Any], side: str) -> dict[str, Any]:
     return dict(only)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # two runs of Spark, on a machine that may be busy
 def test_a_run_tells_what_it_read_and_wrote_with_schemas_rows_and_versions(
     spark: SparkSession, tmp_path: Path, connect: Connect, lineage: Lineage
@@ -274,6 +275,7 @@ def test_a_key_for_the_lineage_server_never_stands_on_a_command_line() -> None:
     assert is_secret("spark.openlineage.transport.auth.apiKey")
 
 
+@pytest.mark.slow
 def test_without_the_provider_a_run_is_what_it_was(tmp_path: Path) -> None:
     """As on a worker that has no package of OpenLineage."""
     code = """

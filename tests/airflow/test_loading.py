@@ -93,6 +93,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     return Loaded(ten, heavy, json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_a_file_that_declares_runs_loads_nothing_that_carries_them_out(loaded: Loaded) -> None:
     steps = ("airflow itself", "stateflow.airflow", *NAMES, str(loaded.ten))
     assert loaded.by(*steps, those=(*HEAVY, *WORKING)) == {}

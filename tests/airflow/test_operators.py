@@ -60,6 +60,7 @@ def test_the_public_names_are_these_and_each_is_there() -> None:
         _ = stateflow.airflow.Nonsense
 
 
+@pytest.mark.slow
 def test_parsing_a_dag_loads_neither_spark_nor_what_reads_state() -> None:
     names = ", ".join(stateflow.airflow.__all__)
     arguments = ", ".join(

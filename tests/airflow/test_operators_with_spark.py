@@ -86,6 +86,7 @@ def the_table_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateflow.spark.carry_out.commit", commit)
 
 
+@pytest.mark.slow
 def test_outputs_go_back_with_the_state_once_for_all_tries(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ class Reading(Desk):
         return sorted(map(str, read(self.folder / "sums")))
 
 
+@pytest.mark.slow
 def test_whoever_has_read_it_goes_back_too_by_one_approval_and_once_for_all_tries(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_whoever_has_read_it_goes_back_too_by_one_approval_and_once_for_all_trie
     assert (reading.totals, reading.sums) == forward
 
 
+@pytest.mark.slow
 def test_output_that_a_run_left_pending_is_delivered_before_a_job_changes(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +199,7 @@ def test_output_that_a_run_left_pending_is_delivered_before_a_job_changes(
     assert desk.right
 
 
+@pytest.mark.slow
 def test_a_typed_savepoint_is_made_and_restored_into_another_job(desk: Desk) -> None:
     made = ran(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")
     assert made["kind"] == "canonical"
@@ -251,6 +255,7 @@ def test_tasks_of_their_own_end_with_their_spark_killed_or_not(desk: Desk) -> No
     assert verify_savepoint(open_store(ended["said"]), deep=True) == []
 
 
+@pytest.mark.slow
 def test_a_shadow_of_the_same_code_differs_in_nothing_and_one_of_other_code_in_its_own(
     desk: Desk, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.airflow_parsing import TEN
 
 CODE = """
@@ -33,6 +35,7 @@ WORK = (
 )
 
 
+@pytest.mark.slow
 def test_ten_operators_load_no_log_no_trigger_and_nothing_that_reads_a_store(tmp_path: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-c", CODE, str(TEN)],

@@ -191,6 +191,7 @@ def test_a_run_that_went_on_after_the_approval_makes_it_void(tmp_path: Path, con
     assert restore(origin="checkpoint:4", approved=approved(origin="checkpoint:4"))["restored"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", ["checkpoint:2", "latest"])
 def test_a_retry_after_a_kill_at_any_point_restores_once(
     tmp_path: Path, connect: Connect, origin: str

@@ -220,6 +220,7 @@ def test_a_dag_with_such_a_deadline_goes_through_airflows_database(kind: Any) ->
     assert DagSerialization.from_dict(document).dag_id == "orders"
 
 
+@pytest.mark.slow
 def test_an_alert_s_module_is_found_in_the_plugins_folder_and_not_beside_dags(tmp_path: Path) -> None:
     """Where the triggerer looks, as docs/airflow.md says."""
     places = ("dags", "plugins", "home/config")

@@ -63,6 +63,7 @@ def words_of(project: Path, run_id: str) -> str:
     return "\n".join(driver_of(project, run_id).last_words(200))
 
 
+@pytest.mark.slow
 def test_tasks_and_replays_run_on_the_host(team: Host, capsys: pytest.CaptureFixture[str]) -> None:
     project, before = team.project("again"), team.shown()["served"]
     for number, launcher in ((1, WarmHost("tests", only=True)), (2, WarmHost("tests"))):
@@ -102,6 +103,7 @@ def test_tasks_and_replays_run_on_the_host(team: Host, capsys: pytest.CaptureFix
     assert team.shown()["served"] == before + 4
 
 
+@pytest.mark.slow
 def test_without_a_host_the_run_has_a_driver_of_its_own_and_says_why(team: Host) -> None:
     """Which starts no Spark here: `test_runs` of the hosts has one that ends well."""
     project = team.project("alone")

@@ -12,6 +12,7 @@ import pytest
 from stateflow import working_folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["stateflow", "stateflow.cli"])
 def test_python_m_is_the_command(module: str) -> None:
     def said(*arguments: str) -> tuple[int, str]:
@@ -26,6 +27,7 @@ def test_python_m_is_the_command(module: str) -> None:
     assert (code, "stateflow" in error, "__main__" in error) == (2, True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -503,6 +503,7 @@ def test_any_key_is_not_looked_for_where_keys_had_another_type(typed: Typed, job
     assert f"in checkpoint {other} the operator had keys of another type" in said.err, said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

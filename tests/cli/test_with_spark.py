@@ -138,6 +138,7 @@ def desk(spark: SparkSession, command: Command, tmp_path: Path, monkeypatch: pyt
     return Desk(command, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_fork_that_begins_with_copies_has_what_its_origin_has(desk: Desk) -> None:
     desk.orders.add(2, 50)
     desk.run("orders", "orders")
@@ -165,6 +166,7 @@ def test_a_fork_that_begins_with_copies_has_what_its_origin_has(desk: Desk) -> N
     assert desk.rows("orders") == [original]
 
 
+@pytest.mark.slow
 def test_what_a_plan_says_about_readers_is_what_takes_them_along(desk: Desk) -> None:
     desk.orders.add(1, 50)
     desk.run("orders", "orders")

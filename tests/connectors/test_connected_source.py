@@ -108,6 +108,7 @@ def test_an_older_spark_is_refused_with_the_version_it_takes(monkeypatch: pytest
         connected.stream_of(None, Shop("nowhere").declared("bought", row_type(Bought)))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @needs_4_2
 def test_a_run_reads_each_row_once_over_batches_runs_and_restores(
     spark: SparkSession,
@@ -183,6 +184,7 @@ class AllAtOnce(Timed):
     cut = Source.cut
 
 
+@pytest.mark.slow
 @needs_4_2
 @pytest.mark.parametrize(("kind", "waits", "late"), [(Timed, True, []), (AllAtOnce, False, [at(5)])])
 def test_a_position_that_moved_without_rows_is_silence_unless_the_batch_may_have_been_cut(
@@ -264,6 +266,7 @@ def test_a_position_of_another_source_is_told_where_no_record_says_its_kind(star
         broken.newest({"id": 3})
 
 
+@pytest.mark.slow
 @needs_4_2
 def test_a_record_says_that_a_package_s_source_was_read(bench: Workbench, tmp_path: Path) -> None:  # noqa: F811
     sell(file := tmp_path / "shop", "a")

@@ -80,6 +80,7 @@ def ids(catalog: Catalog) -> list[int]:
 # --- two runs that both believe to be the newest
 
 
+@pytest.mark.slow
 def test_a_zombie_that_has_read_the_slot_before_commits_it_no_second_time(
     catalog: Catalog, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ def twice(own: Callable[..., Any]) -> Callable[..., Any]:
     return sent_twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("catalog", [sql_catalog, glue_catalog], indirect=True)
 def test_runs_that_commit_side_by_side_with_other_writers_lose_and_double_nothing(
     catalog: Catalog, log: SinkLog

@@ -136,6 +136,7 @@ def test_a_batch_that_replaces_nothing_appends_for_readers_of_new_rows(
     assert operations == ["append", "append", "overwrite"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["string", "date", "timestamp", "timestamp_ntz", "decimal(12,3)", "binary", "int"]
 )

@@ -142,6 +142,7 @@ def pytest_of(file: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 def test_it_fails_on_the_faulty_code_and_passes_on_the_mended_one(
     loaded: LoadedPipeline, tmp_path: Path
 ) -> None:
@@ -203,6 +204,7 @@ def test_who_has_not_said_what_is_right_gets_a_place_for_it(loaded: LoadedPipeli
     assert "    #     'total': -240.0" in file.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uid", ["mean", "sums"])
 def test_state_that_has_no_literals_goes_in_as_it_is_stored(
     loaded: LoadedPipeline, tmp_path: Path, uid: str

@@ -26,6 +26,7 @@ def test_an_input_of_the_corpus_is_answered(held: Held, path: Path) -> None:
     held.run(lambda: DECODERS[case.verb](case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_any_bytes_are_answered(held: Held, decoder: str) -> None:
     played(decoder, held)

@@ -78,6 +78,7 @@ def test_runs_carry_on_from_each_other_in_their_own_folder(warm: Host) -> None:
     assert ", on its warm host tests" in " ".join(warm.stateflow("show", "one").stdout.split())
 
 
+@pytest.mark.slow
 def test_errors_and_exit_codes_are_those_of_a_driver_of_its_own(warm: Host) -> None:
     project = warm.project("wrong")
     wrong = (["--option", "parallelism=x"], ["-p", "nothing=1"], ["--until", "never"])
@@ -265,6 +266,7 @@ def test_credentials_of_another_environment_are_refused(warm: Host) -> None:
     assert "another one than when the host was started" in ran.stderr
 
 
+@pytest.mark.slow
 def test_without_its_host_a_run_has_a_driver_of_its_own_and_says_why(warm: Host) -> None:
     project = warm.project("hostless")
     alone = warm.run(project, name="nobody")

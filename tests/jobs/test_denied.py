@@ -88,6 +88,7 @@ def refused(act: Callable[[], object]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_files", [0, 1])
 def test_writes_that_are_denied_while_a_savepoint_is_made_leave_nothing(
     bucket: Bucket, max_files: int
@@ -110,6 +111,7 @@ def test_writes_that_are_denied_while_a_savepoint_is_made_leave_nothing(
     assert list_pins(job.store, job.layout) == []
 
 
+@pytest.mark.slow
 def test_a_bucket_that_denies_everything_from_some_moment_on_shows_no_half_savepoint(bucket: Bucket) -> None:
     job, denied = bucket.job(), 0
     for after in range(200):

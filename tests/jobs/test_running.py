@@ -63,6 +63,7 @@ def at(hours: float) -> str:
     return str(NOON + timedelta(hours=hours))
 
 
+@pytest.mark.slow
 def test_what_is_foreseen_is_what_a_run_comes_to(desk: Desk, spark: SparkSession) -> None:
     desk.commit()
     young = desk.foresee(at(-1))

@@ -408,6 +408,7 @@ def test_answers_go_on_under_another_ttl(renew: str, seed: int) -> None:
     check(with_ttls(*ttls), dense(seed, range(20, 110, 5), (30, 70, 90)))
 
 
+@pytest.mark.slow
 @model(60, 5000)
 @given(case=cases(), play=plays(ROW, releases=True))
 def test_rows_get_the_answers_that_a_dict_has(case: Case, play: Play) -> None:

@@ -89,6 +89,7 @@ def test_what_waits_for_the_next_batches_is_expired(
     assert close(found[1], expired, live + expired)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renew", ["write", "read"])
 @pytest.mark.parametrize("time", ["processing", "event"])
 def test_random_batches_without_clearing_stay_within_the_tolerance(

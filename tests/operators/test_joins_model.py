@@ -516,12 +516,14 @@ def dense(seed: str) -> Play:
     return Play(turns, chance.choice([0, 0, 4]) * SECOND, "memory", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("within", [(-5, 0), (2, 5), (-3, 4), (0, 0)])
 def test_rows_within_bounds_among_many_late_ones(within: tuple[int, int], how: str) -> None:
     check(Case("interval", how, within=within), dense(f"{within}{how}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("late", ["lenient", "strict"])
 @pytest.mark.parametrize("window", ["hopping", "session"])
@@ -536,6 +538,7 @@ def test_versions_among_many_late_rows(how: str, wait: bool, keep: int | None) -
     check(Case("asof", how, keep=keep, wait=wait), dense(f"{keep}{wait}{how}"))
 
 
+@pytest.mark.slow
 @model(25, 2000)
 @given(case=cases("interval"), play=plays(LEFT, RIGHT, releases=True))
 def test_pairs_within_bounds_come_out_with_their_second_row(case: Case, play: Play) -> None:

@@ -382,6 +382,7 @@ def test_a_list_stays_as_it_was_put_out_when_a_release_orders_columns_anew(
     check(case, Play(turns, 0, "memory", 1))
 
 
+@pytest.mark.slow
 @model(35, 2000)
 @given(case=cases("first", "last"), play=plays(ROW, releases=True))
 def test_one_row_of_each_key_comes_out_for_each_span_of_time(case: Case, play: Play) -> None:
@@ -394,6 +395,7 @@ def test_one_row_of_each_key_stays_for_ever(case: Case, play: Play) -> None:
     check(case, play)
 
 
+@pytest.mark.slow
 @model(35, 2000)
 @given(case=cases("top"), play=plays(ROW, releases=True))
 def test_the_changes_of_a_list_are_those_of_the_list_of_all_rows(case: Case, play: Play) -> None:

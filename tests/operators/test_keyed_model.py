@@ -786,6 +786,7 @@ def check(case: Case, play: Play) -> None:
         played(play, driven, Keyed(case, driven), [SCHEMA])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @model(80, 7000)
 @given(case=cases(), play=plays(ROW, releases=True))
 def test_states_and_timers_are_those_of_plain_dicts(case: Case, play: Play) -> None:

@@ -525,6 +525,7 @@ def test_running_aggregates_are_those_of_all_rows(case: Case, play: Play) -> Non
     check(case, play)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emit", ["final", "changes", "on_time"])
 @pytest.mark.parametrize("late", ["lenient", "strict"])
 @pytest.mark.parametrize("window", ["tumbling", "shifted", "hopping", "uneven", "cumulative"])
@@ -547,6 +548,7 @@ def test_windows_of_a_count_over_many_late_rows(block: int) -> None:
     check(Case("count", [["rows", "total", "median"]], block=block), dense(f"count{block}"))
 
 
+@pytest.mark.slow
 @model(35, 2000)
 @given(case=cases("tumbling", "shifted", "hopping", "uneven", "cumulative"), play=plays(ROW, releases=True))
 def test_windows_hold_the_rows_that_came_before_they_closed(case: Case, play: Play) -> None:

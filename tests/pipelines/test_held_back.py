@@ -268,6 +268,7 @@ def plain(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(map(repr, rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_no_row_is_late_for_what_follows_and_the_result_is_that_of_all_rows(first: str, second: str) -> None:
     flow = built(first, second)

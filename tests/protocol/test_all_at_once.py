@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.errors import BusyError, FencedError, NotFoundError, StateflowError, UsageError
 from stateflow.savepoints.format import read_savepoint, verify_savepoint
@@ -72,6 +74,7 @@ def judge(scene: Scene, result: Played) -> None:
     check(world, settled=True)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_doubled_one_wins_and_the_others_are_told_why() -> None:
     told: Counter[str] = Counter()
     for result in some_schedules(played, seed=11, count=150):

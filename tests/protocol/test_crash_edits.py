@@ -184,6 +184,7 @@ EDITED: defaultdict[str, set[Hashable]] = defaultdict(set)
 """By life, the states from which it came to its end."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [f for f in FAULTS if FAULTS[f][2] == "any"])
 @pytest.mark.parametrize("name", LIVES)
 def test_whatever_fails_at_any_call_the_job_is_as_it_was_or_edited(name: str, fault: str) -> None:

@@ -190,6 +190,7 @@ def test_the_next_process_sees_nothing_but_the_state(name: str) -> None:
 CREATES_NOTHING = ("untag",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
@@ -215,6 +216,7 @@ def test_whatever_fails_at_any_call_the_job_recovers_exactly_once_and_leaves_not
         recovers(world, name, life)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["the process dies after it", "its answer is lost"])
 @pytest.mark.parametrize(
     ("name", "every"), [("second run", 17), ("poisoned run", 9), ("abandon", 9), ("sweep", 2)]

@@ -69,6 +69,7 @@ def happens_once(number: int, accident: Accident) -> Callable[[str, str], Accide
     return lambda op, path: accident if next(turns) == number else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accident", ACCIDENTS)
 @pytest.mark.parametrize("name", [name for name, _ in STORY if name not in CREATES_NOTHING])
 def test_whatever_becomes_of_a_writer_of_any_file_the_job_recovers_exactly_once(

@@ -92,6 +92,7 @@ JUDGED: defaultdict[tuple[str, int], set[Hashable]] = defaultdict(set)
 """By backend and release, the states from which the next run gave what the model says."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if LONG else 300)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("release", range(0 if LONG else 1, len(RELEASES)))

@@ -137,6 +137,7 @@ def test_the_story_keeps_some_behind_the_floor_and_lets_others_go() -> None:
         judge(world, retention_rule("all for 30 days"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "offset", "every"),
     [

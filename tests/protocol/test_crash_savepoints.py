@@ -280,6 +280,7 @@ def vacant(world: World, target: MemoryStore) -> None:
     require_vacant(target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["the process dies before it", "the process dies after it", "its answer is lost"]
 )
@@ -442,6 +443,7 @@ def points() -> dict[str, Point]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", EVERY_FAULT)
 @pytest.mark.parametrize("name", ["savepoint", "restore", "go on"])
 def test_a_job_that_lives_on_a_savepoint_has_it_as_long_as_it_needs_it_and_leaves_nothing(

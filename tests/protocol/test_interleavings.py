@@ -207,6 +207,7 @@ def allowed(name: str) -> tuple[type[StateflowError], ...]:
     return (FencedError,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASTS)
 def test_no_schedule_breaks_an_invariant(name: str) -> None:
     cast, preemptions = CASTS[name]
@@ -214,6 +215,7 @@ def test_no_schedule_breaks_an_invariant(name: str) -> None:
     assert count > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASTS)
 def test_no_random_schedule_breaks_an_invariant(name: str) -> None:
     cast, _ = CASTS[name]

@@ -45,6 +45,7 @@ def test_with_every_rule_no_state_is_unsound(cast: str) -> None:
     assert states > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_without_a_rule_some_state_is_unsound(rule: str) -> None:
     violations = [violation for start in CASTS.values() if (violation := explore(start, off=rule)[1])]

@@ -111,6 +111,7 @@ class Scene:
                 assert claim is None or claim.job or claim.savepoint != end.id, "it is being disposed of"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cast", CASTS)
 def test_what_stands_is_whole_and_nobody_loses_what_was_told_to_be_his(cast: str) -> None:
     told: Counter[str] = Counter()

@@ -205,6 +205,7 @@ def check_whole_key(job: GrownJob, record: Record, reader: Any, told: Any, users
         assert values == expected, (user, record.slot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "seed", "threshold", "ttl_time"),
     [("rocksdb", seed, 0, "event") for seed in range(3)]
@@ -222,6 +223,7 @@ def test_a_diff_applied_to_one_checkpoint_gives_the_other(
     check_diffs(job, tmp_path / "host", random.Random(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "seed", "ttl_time"),
     [("rocksdb", 1, "event"), ("memory", 2, "event"), ("rocksdb", 3, "processing")],

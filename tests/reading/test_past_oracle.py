@@ -211,6 +211,7 @@ def check_a_family(folder: Path, seed: int, *, acts: int, most: int, users: int)
     return lived
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_past_of_a_job_that_has_lived_is_that_of_a_plain_model(tmp_path: Path, seed: int) -> None:
     check_a_family(tmp_path, seed, acts=16, most=12, users=2)

@@ -53,6 +53,7 @@ def silences(minutes: list[int]) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "minutes",
     [

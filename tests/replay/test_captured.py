@@ -18,6 +18,7 @@ from stateflow.spark.sinks.staging import staged_schema
 from stateflow.testing.sink_log import SinkLog
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [sf.delta("/lake/t"), sf.postgres("public.t"), sf.iceberg("shop.t"), sf.kafka("t", bootstrap="b:9092")],

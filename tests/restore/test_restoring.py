@@ -151,6 +151,7 @@ def test_what_was_let_go_and_collected_after_the_plan_is_not_restored(scene: Sce
     assert list_pins(scene.store, scene.job().layout) == []
 
 
+@pytest.mark.slow
 def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_time(tmp_path: Path) -> None:
     owner = Owner(run="the task")
     for moment in itertools.count():

@@ -171,6 +171,7 @@ def serving(surroundings: dict[str, str], *arguments: object) -> Iterator[tuple[
                 process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_answers_until_it_is_told_to_end(
     job: QueriedJob, surroundings: dict[str, str], number: signal.Signals
@@ -189,6 +190,7 @@ def test_serve_answers_until_it_is_told_to_end(
     assert list_pins(job.store, job.layout) == []
 
 
+@pytest.mark.slow
 def test_serve_releases_what_a_killed_one_had_pinned(job: QueriedJob, surroundings: dict[str, str]) -> None:
     with serving(surroundings, "--checkpoint-dir", job.root, "--job", "orders") as (process, _):
         process.kill()

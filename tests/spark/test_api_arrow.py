@@ -54,6 +54,7 @@ def orders(batch: int) -> list[Order]:
     return [Order((n * 31) % 97, f"sku-{n % 5}", float(n % 11) + batch, at(n)) for n in range(400)]
 
 
+@pytest.mark.slow
 def test_columnar_operators_equal_an_aggregation_of_sparks(bench: Workbench) -> None:
     sums, small, notes = sf.memory("arrow-sums"), sf.memory("arrow-small"), sf.memory("arrow-notes")
     for table in (sums, small, notes):

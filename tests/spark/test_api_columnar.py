@@ -45,6 +45,7 @@ def ordered(rows: list[Any]) -> list[Any]:
     return sorted(rows, key=repr)
 
 
+@pytest.mark.slow
 def test_a_run_puts_out_what_the_harness_puts_out_over_restarts_and_rescales(bench: Workbench) -> None:
     made, late = sf.memory("columnar-made"), sf.memory("columnar-late")
     made.clear()

@@ -26,6 +26,7 @@ def order(user: int, sku: str = "a", amount: float = 1.0) -> Order:
     return Order(user, sku, amount, at(user))
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_changes_nothing_and_says_why(bench: Workbench) -> None:
     out = sf.memory("failing")
     out.clear()
@@ -512,6 +513,7 @@ def test_state_may_be_dropped_on_purpose_and_a_name_may_change_with_an_alias(ben
     assert "sum" not in bench.records("bad")[-1].operators
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_table_that_is_gone_is_not_made_anew(bench: Workbench, mode: str) -> None:
     table = bench.folder / "table"

@@ -46,6 +46,7 @@ def _base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode()
 
 
+@pytest.mark.slow
 def test_every_type_of_key_finds_its_state_again(bench: Workbench) -> None:
     plain = [name for name in KEYS if name != "share"]
     keyed: dict[str, tuple[str, ...]] = {name: (name,) for name in plain}

@@ -25,6 +25,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.slow
 def test_every_state_is_there_in_the_next_batch_and_in_the_next_run(bench: Workbench, backend: str) -> None:
     out = sf.memory(f"everything-{backend}")
     out.clear()

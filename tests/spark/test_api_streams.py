@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -32,6 +33,7 @@ def orders(batch: int) -> list[Order]:
     ]
 
 
+@pytest.mark.slow
 def test_one_pipeline_with_every_way_to_join_and_split(bench: Workbench) -> None:
     totals_path, best_path = str(bench.folder / "totals"), str(bench.folder / "best")
     sides, named, priced, chained, strings, whole = (

@@ -37,6 +37,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.slow
 def test_timers_watermarks_lateness_and_idle_sources(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

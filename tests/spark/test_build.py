@@ -49,6 +49,7 @@ def feed(bench: Workbench) -> None:
     bench.rows("orders", [Order(user, "a", 1.0, at(user)) for user in range(4)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["canonical", "native"])
 def test_a_pipeline_begins_with_state_that_came_from_somewhere_else(
     spark: SparkSession, bench: Workbench, kind: Any
@@ -71,6 +72,7 @@ def test_a_pipeline_begins_with_state_that_came_from_somewhere_else(
     assert totals(bench, begins.name) == {0: 1.0, 1: 101.0, 2: 201.0, 3: 1.0}
 
 
+@pytest.mark.slow
 def test_edited_state_goes_on_from_the_offsets_of_the_snapshot(spark: SparkSession, bench: Workbench) -> None:
     first = pipeline(bench, "first")
     feed(bench)
@@ -112,6 +114,7 @@ class Counted(sf.KeyedProcess[int, Order, Any]):
         yield key, self.sum.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [False, True])
 def test_an_import_takes_over_what_a_run_of_changed_code_would(
     spark: SparkSession, bench: Workbench, given: bool
@@ -251,6 +254,7 @@ def test_an_offset_that_the_source_cannot_begin_with_is_refused_before_anything_
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0, 1 << 20])
 def test_a_source_of_files_begins_behind_those_that_count_as_read(
     spark: SparkSession, bench: Workbench, threshold: int

@@ -26,6 +26,7 @@ def as_read_by_hand(path: Path) -> list[str]:
     return sorted(map(repr, found))
 
 
+@pytest.mark.slow
 def test_every_row_of_every_type_is_there_and_no_deleted_one(spark: SparkSession, path: Path) -> None:
     rows = [
         (1, 2, 3, 4, 0.1, 0.1, True, "é", date(1969, 12, 31), "a b/%", 1),
@@ -93,6 +94,7 @@ def said(actions: list[dict[str, Any]]) -> list[Any]:
     return [info["operation"], info["operationParameters"], sorted(files)]
 
 
+@pytest.mark.slow
 def test_a_table_goes_back_by_the_same_commit_as_by_delta(spark: SparkSession, path: Path) -> None:
     """One that takes a file out and brings another one back."""
     for number in range(3):

@@ -94,6 +94,7 @@ def same_rows(spark: SparkSession, one: Any, other: Any, state: str) -> None:
     assert sorted(map(repr, left.to_pylist())) == sorted(map(repr, right.to_pylist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 def test_a_canonical_savepoint_holds_what_the_checkpoint_holds(
     spark: SparkSession, holding: Holding, backend: str
@@ -405,6 +406,7 @@ def tables(spark: SparkSession, holding: Holding) -> str:
 MICROS = round(START.timestamp() * 1_000_000)
 
 
+@pytest.mark.slow
 def test_plain_spark_opens_every_table(spark: SparkSession, tables: str) -> None:
     types = {
         "count": "bigint", "ratio": "double", "known": "boolean", "text": "string", "raw": "binary", "day": "date",

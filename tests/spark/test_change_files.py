@@ -47,6 +47,7 @@ def newest(path: Path) -> int:
     return versions(path) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_by", [[], ["v"]])
 def test_the_feed_has_each_row_as_it_was_and_as_it_is(
     spark: SparkSession, path: Path, log: SinkLog, partition_by: list[str]
@@ -62,6 +63,7 @@ def test_the_feed_has_each_row_as_it_was_and_as_it_is(
     assert int(told["operationMetrics"]["numTargetChangeFilesAdded"]) > 0
 
 
+@pytest.mark.slow
 def test_a_feed_in_capitals_and_columns_under_other_names(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_feed_in_capitals_and_columns_under_other_names(
     assert feed(spark, path, newest(path)) == CHANGED
 
 
+@pytest.mark.slow
 def test_rows_of_one_key_twice_in_the_table_go_both_and_one_comes(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -104,6 +107,7 @@ def test_an_upsert_that_deletes_nothing_needs_no_column_for_it(
     )
 
 
+@pytest.mark.slow
 def test_small_files_that_are_put_together_are_no_change(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +134,7 @@ def test_small_files_that_are_put_together_with_new_rows_are_the_new_rows(
     assert feed(spark, path, newest(path)) == Counter([("insert", 9, 1, "new")])
 
 
+@pytest.mark.slow
 def test_rows_that_stay_get_files_of_their_own_and_are_not_in_the_feed(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

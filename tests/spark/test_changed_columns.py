@@ -15,6 +15,7 @@ from stateflow.spark.runner import RunRequest, run
 from tests.spark.sink_places import contents
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "name"), [("RENAME COLUMN name TO called", "called"), ("DROP COLUMN more", "name")]
 )

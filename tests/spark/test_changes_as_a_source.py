@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
@@ -11,6 +12,7 @@ from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench
 
 
+@pytest.mark.slow
 def test_a_run_reads_the_changes_once_the_table_keeps_them(
     spark: SparkSession, bench: Workbench, tmp_path: Path
 ) -> None:

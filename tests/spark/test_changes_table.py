@@ -74,6 +74,7 @@ def row(user: int, kind: str, before: Any, after: Any) -> tuple[str | None, ...]
     return ("balance", "total", kind, str(user), None, None, *texts)
 
 
+@pytest.mark.slow
 def test_a_session_reads_what_changed_as_a_table(spark: SparkSession, job: Grown) -> None:
     one, other = job.give(u1=5, u2=1, u4=4), job.give(u1=None, u2=2, u3=7)
     expected = {row(1, "went", 5, None), row(2, "changed", 1, 2), row(3, "came", None, 7)}

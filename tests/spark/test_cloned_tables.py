@@ -119,6 +119,7 @@ def forking(spark: SparkSession, bench: Workbench) -> Forking:
     return made
 
 
+@pytest.mark.slow
 def test_a_fork_with_copies_ends_as_a_job_from_the_beginning(
     forking: Forking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def test_a_fork_with_copies_ends_as_a_job_from_the_beginning(
         forking.fork(f"checkpoint:{slot}", "other", output=shared)
 
 
+@pytest.mark.slow
 def test_of_two_forks_that_were_planned_for_one_folder_only_the_first_gets_it(forking: Forking) -> None:
     shared = str(forking.out("shared"))
     first, second = (forking.fork("latest", name, output=shared) for name in ("x1", "x2"))

@@ -125,6 +125,7 @@ def ran(bench: Workbench, job: str) -> dict[str, list[str]]:
     return out.rows()
 
 
+@pytest.mark.slow
 def test_keys_of_one_place_are_told_apart_in_every_operator(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

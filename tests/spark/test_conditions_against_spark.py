@@ -93,6 +93,7 @@ def check(spark: SparkSession, frame: DataFrame, conditions: list[str], answers:
     return len(refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [of_rows, of_state])
 @pytest.mark.parametrize(
     ("depth", "ansi", "signs"),
@@ -111,6 +112,7 @@ def test_conditions_have_spark_s_answers(
         assert check(spark, frame, conditions, answers(frame)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [of_rows, of_state])
 def test_large_numbers_have_spark_s_answers_or_overflow_there_too(
     spark: SparkSession, answers: Callable[[DataFrame], Answers]
@@ -124,6 +126,7 @@ def test_large_numbers_have_spark_s_answers_or_overflow_there_too(
         assert 3 < check(spark, frame, conditions, answers(frame)) < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [of_rows, of_state])
 def test_quotients_of_large_numbers_are_spark_s(
     spark: SparkSession, answers: Callable[[DataFrame], Answers]

@@ -110,6 +110,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Driver:
     )
 
 
+@pytest.mark.slow
 def test_it_starts_from_the_archive_compiles_later_and_writes_tables_without_processes(plain: Driver) -> None:
     archive = class_data.make(cache_folder())
     made = archive.stat().st_mtime_ns

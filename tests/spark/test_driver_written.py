@@ -147,6 +147,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
+@pytest.mark.slow
 def test_a_table_has_the_rows_that_spark_would_have_written(
     spark: SparkSession, tmp_path: Path, log: SinkLog, jobs: list[str]
 ) -> None:

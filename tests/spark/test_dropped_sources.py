@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
@@ -32,6 +33,7 @@ def reading(bench: Workbench, *uids: str) -> sf.Pipeline:
     return sums
 
 
+@pytest.mark.slow
 def test_a_dropped_source_is_told_and_a_restore_brings_its_position_back(
     spark: SparkSession, bench: Workbench
 ) -> None:

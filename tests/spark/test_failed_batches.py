@@ -98,6 +98,7 @@ def test_a_batch_beyond_its_deadline_fails_and_its_next_try_may_succeed(
     assert [report.statistics.get("failed_tries") for report in bench.reports] == [1, None]
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_twice_is_tried_again_after_a_pause_that_doubles_and_counts_once(
     bench: Workbench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,6 +127,7 @@ def test_one_failure_more_than_is_tolerated_fails_the_run(bench: Workbench, tmp_
         bench.run(flaky, tolerable_failed_batches=1, failure_backoff="10 ms")
 
 
+@pytest.mark.slow
 def test_at_least_once_a_crash_loses_no_row_and_no_state(
     bench: Workbench, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

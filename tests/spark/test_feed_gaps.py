@@ -81,6 +81,7 @@ def orders(bench: Workbench, tmp_path: Path) -> Orders:
     return Orders(bench, tmp_path)
 
 
+@pytest.mark.slow
 def test_rows_that_were_deleted_before_there_was_a_feed_are_read_by_a_new_job(orders: Orders) -> None:
     orders.sql(
         "CREATE TABLE ORDERS (region string, amount long) USING delta",
@@ -102,6 +103,7 @@ def test_rows_that_were_deleted_before_there_was_a_feed_are_read_by_a_new_job(or
     assert orders.sums("anew") == [("north", 12), ("west", 1)]
 
 
+@pytest.mark.slow
 def test_a_feed_that_was_off_for_a_while_is_read_anew_or_from_where_it_is_on_again(orders: Orders) -> None:
     orders.sql("CREATE TABLE ORDERS (region string, amount long) USING delta")
     orders.keeps_feed(True)
@@ -125,6 +127,7 @@ def test_a_feed_that_was_off_for_a_while_is_read_anew_or_from_where_it_is_on_aga
     assert orders.sums("anew") == [("north", 1011)]
 
 
+@pytest.mark.slow
 def test_a_feed_is_read_on_under_the_uid_of_a_source_that_has_read_rows(orders: Orders) -> None:
     orders.sql("CREATE TABLE ORDERS (region string, amount long) USING delta")
     orders.keeps_feed(True)
@@ -136,6 +139,7 @@ def test_a_feed_is_read_on_under_the_uid_of_a_source_that_has_read_rows(orders: 
     assert orders.sums() == [("north", 11), ("south", 0)]
 
 
+@pytest.mark.slow
 def test_a_feed_that_is_turned_off_under_a_run_is_told_to_be_turned_on_first(orders: Orders) -> None:
     orders.sql("CREATE TABLE ORDERS (region string, amount long) USING delta")
     orders.keeps_feed(True)

@@ -155,6 +155,7 @@ def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Relea
     assert [(row["user"], row["before"]) for row in gone] == [(4, "1")]
 
 
+@pytest.mark.slow
 def test_a_replay_over_a_rename_compares_the_feeds_rows_as_those_of_the_state(job: Releases) -> None:
     old, new = job.release("total", total=number()), job.release("sum", sum=number(aliases=["total"]))
     job.batch(old, "any", 1, 2)
@@ -206,6 +207,7 @@ class SpentOften(Spent):
     orders: int = 7
 
 
+@pytest.mark.slow
 def test_a_replay_goes_through_the_batch_that_tells_of_a_changed_type(job: Releases) -> None:
     def declared(kind: Any) -> sf.Pipeline:
         return job.release("total", total=sf.ValueState(kind, default=kind))

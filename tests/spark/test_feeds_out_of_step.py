@@ -137,6 +137,7 @@ def scene(spark: SparkSession, tmp_path: Path) -> Scene:
     return Scene(spark, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rewind_to_a_restore_that_left_the_table_alone_is_told_and_replays_alike(scene: Scene) -> None:
     first = scene.batch(0, 1)
     scene.batch(0, 2)
@@ -154,6 +155,7 @@ def test_a_rewind_to_a_restore_that_left_the_table_alone_is_told_and_replays_ali
     assert scene.is_right(again)
 
 
+@pytest.mark.slow
 def test_a_feed_that_was_out_of_the_pipeline_or_whose_sink_is_renamed_goes_on(scene: Scene) -> None:
     scene.declared()
     scene.batch(0, 1)
@@ -180,6 +182,7 @@ def test_a_feed_that_was_out_of_the_pipeline_or_whose_sink_is_renamed_goes_on(sc
     assert scene.is_right(told)
 
 
+@pytest.mark.slow
 def test_an_operator_that_reads_a_feed_begins_with_the_whole_state_or_is_named(scene: Scene) -> None:
     first, second = sf.memory("feed-first"), sf.memory("feed-second")
     first.clear()
@@ -225,6 +228,7 @@ def test_a_feed_of_another_operator_in_the_same_table_is_named(scene: Scene) -> 
     assert not scene.warnings, "it is said once"
 
 
+@pytest.mark.slow
 def test_what_an_erasure_says_of_the_feeds_tables_is_done_and_the_feed_goes_on(scene: Scene) -> None:
     scene.batch(0, 1)
     scene.batch(1, 2)

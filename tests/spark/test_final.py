@@ -163,6 +163,7 @@ def test_a_drain_that_its_host_ends_before_its_timers_have_fired_is_no_good_end(
     assert [row["text"] for row in told.rows] == ["rung 1", "rung 2", "rung 3"]
 
 
+@pytest.mark.slow
 def test_a_last_run_tells_of_a_bound_behind_which_nobody_reads_and_of_the_way_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

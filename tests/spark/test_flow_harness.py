@@ -47,6 +47,7 @@ def order(id: int, amount: float, minutes: float, shop: str = "a") -> Order:
     return Order(id, shop, amount, NOON + timedelta(minutes=minutes))
 
 
+@pytest.mark.slow
 def test_a_chain_of_operators_over_several_runs(spark: SparkSession, tmp_path: Path) -> None:
     harness = FlowHarness(revenue, tmp_path)
     assert harness.table("revenue") == []
@@ -89,6 +90,7 @@ def counted_readings(flow: sf.Flow, *, input: str, output: str, late: str, count
     counted.upsert("counts", sf.delta(counts))
 
 
+@pytest.mark.slow
 def test_lines_as_they_are_options_and_a_release(spark: SparkSession, tmp_path: Path) -> None:
     harness = FlowHarness(readings, tmp_path)
     exactly = NOON + timedelta(microseconds=123456)
@@ -136,6 +138,7 @@ def prices(flow: sf.Flow, *, input: str, output: str, format: str = "delta") -> 
     rows.collect("seen", sf.memory("prices-seen"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["delta", "csv", "parquet"])
 def test_a_table_that_changes_and_deletes(spark: SparkSession, tmp_path: Path, format: str) -> None:
     sf.memory("prices-seen").clear()
@@ -223,6 +226,7 @@ def idle(flow: sf.Flow, *, input: str, output: str) -> None:
     per_hour.append("idle", sf.delta(output))
 
 
+@pytest.mark.slow
 def test_rows_of_timers_reach_the_window_behind_them(spark: SparkSession, tmp_path: Path) -> None:
     """The watermark passes the timers and the end of their hours in one batch."""
     harness = FlowHarness(idle, tmp_path)

@@ -76,6 +76,7 @@ def written(flow: sf.Flow, *, input: str) -> None:
         source.collect(f"out{number}", sf.memory(f"written-{number}"))
 
 
+@pytest.mark.slow
 def test_a_file_is_written_as_its_source_reads_it(spark: SparkSession, tmp_path: Path) -> None:
     harness = FlowHarness(written, tmp_path)
     for number in range(len(WRITTEN)):

@@ -98,6 +98,7 @@ def by_key(told: Iterable[str]) -> dict[str, list[str]]:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_the_harness_puts_out_what_a_run_puts_out(bench: Workbench) -> None:
     tables = {name: sf.memory(f"agrees-{name}") for name in ("told", "behind", "even", "lists")}
     for table in tables.values():

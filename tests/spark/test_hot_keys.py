@@ -106,6 +106,7 @@ class Counting(sf.KeyedProcess[str, Click, Count]):
         yield Count(key, self.clicks.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combines", [False, True])
 def test_a_run_warns_of_a_hot_key_unless_its_rows_are_combined(
     combines: bool, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture

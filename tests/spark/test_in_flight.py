@@ -223,6 +223,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return begins
 
 
+@pytest.mark.slow
 def test_with_two_in_flight_the_next_batch_is_evaluated_during_a_delivery_and_all_arrive_in_order(
     spark: SparkSession, bench: Workbench, evaluated: list[float]
 ) -> None:
@@ -318,6 +319,7 @@ def test_with_one_in_flight_no_batch_is_evaluated_during_a_delivery(
     assert all(begin > end for begin, end in zip(evaluated[1:], deliveries.ended, strict=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_delivery_that_fails_ends_the_run_and_the_next_one_delivers_it_once(
     bench: Workbench, evaluated: list[float], most: int
@@ -358,6 +360,7 @@ def test_a_batch_that_waits_for_a_delivery_that_failed_is_not_tried_again(
     assert "again in" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_decision_that_fails_before_anything_is_written_is_tried_again(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, most: int
@@ -390,6 +393,7 @@ def _short_deadline(monkeypatch: pytest.MonkeyPatch, hangs: Callable[[], bool]) 
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_delivery_that_hangs_ends_the_run_at_its_deadline_and_the_next_one_delivers_it(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, most: int

@@ -138,6 +138,7 @@ def test_a_canonical_savepoint_comes_back_as_it_was(
     assert {p for _, p in due if p is not None} == {T0}
 
 
+@pytest.mark.slow
 def test_state_is_made_of_any_frame(spark: SparkSession, holding: Holding) -> None:
     operator = declared(
         holding, {name: KINDS[name] for name in ("count", "pages", "seen", "profile", "idle")}

@@ -170,6 +170,7 @@ def test_a_file_that_travels_inside_the_record_comes_on_top_of_it_too(host: Host
     assert host.read() == host.entries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [{}, {"compaction": "level"}, {"preset": "large"}, {"preset": "write-heavy", "inline_threshold": 0}],
@@ -439,6 +440,7 @@ class Blobs(sf.KeyedProcess[int, Visit, Found]):
             yield Found(key, row.page, before)
 
 
+@pytest.mark.slow
 def test_in_a_run_merges_go_on_beside_its_batches_and_each_key_finds_what_it_had(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -241,6 +241,7 @@ TAKEN_FOR_ANOTHER = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("zipped", "field", "value", "message"),
     [

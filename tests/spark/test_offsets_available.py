@@ -77,6 +77,7 @@ def test_an_older_copy_of_the_table_is_named(
         check(replay, sources, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside_snapshot", [False, True])
 def test_a_table_whose_log_was_cleaned_is_named(
     spark: SparkSession, replay: Replay, events: Path, inside_snapshot: bool
@@ -95,6 +96,7 @@ def test_a_table_whose_log_was_cleaned_is_named(
         check(replay, sources, state)
 
 
+@pytest.mark.slow
 def test_files_that_were_compacted_and_vacuumed_are_named(
     spark: SparkSession, replay: Replay, events: Path, hasty_vacuum: None
 ) -> None:

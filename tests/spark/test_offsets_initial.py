@@ -57,6 +57,7 @@ def test_a_starting_time_becomes_a_version(spark: SparkSession, replay: Replay, 
     assert ids(replay.run(sources, genesis), "events") == list(numbers(10, 20))
 
 
+@pytest.mark.slow
 def test_without_a_start_the_snapshot_of_the_first_start_is_read(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_table_that_was_only_appended_to_begins_with_its_first_commit(
     assert sorted(ids(batches, "events")) == list(numbers(0, 10, 20))
 
 
+@pytest.mark.slow
 def test_a_table_that_was_changed_otherwise_begins_with_its_snapshot(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def the_moments_are_a_table_for_sql(report: Report) -> None:
         read.option("versions", "true").option("operator", "sum").load()
 
 
+@pytest.mark.slow
 def test_a_reader_beside_the_job_sees_whole_batches_and_sql_has_the_moments(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_reader_beside_the_job_sees_whole_batches_and_sql_has_the_moments(
     the_moments_are_a_table_for_sql(report)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_between_two_commits_leaves_the_batch_before_for_readers(
     report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_run_that_ends_between_two_commits_leaves_the_batch_before_for_readers
     assert report.read(half) == (2, 2, 2)
 
 
+@pytest.mark.slow
 def test_a_function_finds_the_batch_in_the_tables_before_it(spark: SparkSession, bench: Workbench) -> None:
     tables = [str(bench.folder / name) for name in ("one", "two")]
     seen = []

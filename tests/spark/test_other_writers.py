@@ -69,6 +69,7 @@ def lake(tmp_path: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lake")
 @pytest.mark.parametrize("kind", ["delta", "files", "iceberg"])
 def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty(

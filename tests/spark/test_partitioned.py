@@ -134,6 +134,7 @@ def test_a_run_begins_with_the_whole_union_also_if_it_first_notes_where_a_new_so
     assert seen == [{0}, {3}, {1}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["native", "canonical"])
 def test_savepoints_of_both_kinds_take_its_state_along(bench: Workbench, kind: Any) -> None:
     bench.rows("rates", [{"sku": "tea", "factor": 10.0}])

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
@@ -26,6 +27,7 @@ class Sold:
     gone: bool
 
 
+@pytest.mark.slow
 def test_a_table_that_another_job_upserts_is_summed_up_by_its_changes(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_a_page_shows_the_code(name: str) -> None:
     assert f"```python\n{Path(f'examples/recipes/{name}.py').read_text(encoding='utf-8')}```\n" in page
 
 
+@pytest.mark.slow
 def test_each_version_is_valid_until_the_next_one(spark: SparkSession, bench: Workbench) -> None:
     recipe, changes = ran(
         bench, "versions", "customers",
@@ -55,6 +56,7 @@ def test_each_version_is_valid_until_the_next_one(spark: SparkSession, bench: Wo
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_label_gets_what_was_known_at_its_time(spark: SparkSession, bench: Workbench) -> None:
     recipe, changes = ran(
         bench, "features", "payments",

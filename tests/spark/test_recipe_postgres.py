@@ -96,6 +96,7 @@ def statements(page: str) -> list[str]:
     return [part.partition("```")[0].strip() for part in page.split("```sql\n")[1:]]
 
 
+@pytest.mark.slow
 def test_each_row_is_in_the_database_once_whatever_happens_to_the_job(
     spark: SparkSession, tmp_path: Path, connect: Connect
 ) -> None:

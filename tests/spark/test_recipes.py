@@ -21,6 +21,7 @@ TRIED = ("windows", "current")
 """One that appends when its windows end, and one that upserts and deletes. Operators beside them: `test_harness_agrees.py`."""
 
 
+@pytest.mark.slow
 def test_what_a_page_shows_is_what_a_run_puts_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def _plain(row: dict[str, Any]) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_chain_does_what_its_page_says(spark: SparkSession, tmp_path: Path) -> None:
     page, file = Path("docs/recipes/chains.md"), Path("examples/recipes/chains.py")
     assert f"```python\n{file.read_text(encoding='utf-8')}```\n" in page.read_text(encoding="utf-8")

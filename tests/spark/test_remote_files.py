@@ -342,6 +342,7 @@ class Documents(sf.KeyedProcess[int, Visit, Seen]):
         yield Seen(key, before)
 
 
+@pytest.mark.slow
 def test_a_run_in_a_fresh_pod_fetches_what_its_batch_needs(
     spark: SparkSession, tmp_path: Path, s3: ObjectServer
 ) -> None:

@@ -15,6 +15,7 @@ from tests.spark.sink_places import contents
 from tests.spark.test_dropped_sources import Total
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_under_another_name_in_its_outputs(spark: SparkSession, bench: Workbench) -> None:
     @sf.pipeline("orders")
     def orders(flow: sf.Flow) -> None:

@@ -216,6 +216,7 @@ def test_a_fork_from_any_snapshot_goes_on_as_if_nothing_had_happened(
     assert [f.text for f in fork.verify(deep=True) if f.severity == "error"] == []
 
 
+@pytest.mark.slow
 def test_going_back_is_a_new_timeline_and_forward_again_an_older_one(story: Story) -> None:
     story.feed(range(4))
     pipeline = story.pipeline("first")
@@ -246,6 +247,7 @@ def test_going_back_is_a_new_timeline_and_forward_again_an_older_one(story: Stor
     assert head.operators["everything"].shards == before[slots[-1]]["everything"].shards
 
 
+@pytest.mark.slow
 def test_up_down_and_up_again_without_a_batch_between_copies_nothing_and_loses_nothing(story: Story) -> None:
     story.feed(range(3), bulk=500)
     pipeline = story.pipeline("first")
@@ -263,6 +265,7 @@ def test_up_down_and_up_again_without_a_batch_between_copies_nothing_and_loses_n
     assert rescaled == twin.output("twin")
 
 
+@pytest.mark.slow
 def test_a_drained_job_has_fired_every_timer_and_is_not_resumed_as_if_nothing_had_happened(
     story: Story,
 ) -> None:
@@ -319,6 +322,7 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(story: St
     assert set(head.operators) == {"everything"}
 
 
+@pytest.mark.slow
 def test_a_claimed_savepoint_goes_when_nothing_needs_it_and_an_unclaimed_one_is_never_touched(
     story: Story,
 ) -> None:

@@ -49,6 +49,7 @@ def pipelines(bench: Workbench) -> dict[str, sf.Pipeline]:
     return {"orders": orders, "daily": summing("daily", "orders"), "weekly": summing("weekly", "daily")}
 
 
+@pytest.mark.slow
 def test_readers_go_back_first_and_a_crash_in_between_is_finished_by_the_same_again(
     spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def story(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return made
 
 
+@pytest.mark.slow
 def test_runs_of_a_single_batch_keep_the_last_of_each_hour_and_one_of_them_is_gone_back_to(
     story: Story,
 ) -> None:

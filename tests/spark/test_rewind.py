@@ -127,6 +127,7 @@ def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
         rewind([None, None, None, None, *LOG[4:]], 5)
 
 
+@pytest.mark.slow
 def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_slot(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_s
     assert contents(spark, path, "v") == ["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -235,6 +237,7 @@ def test_state_and_outputs_go_back_together_and_come_forward_to_the_same(
     assert len(tables(spark, bench)[0]) == 15
 
 
+@pytest.mark.slow
 def test_outputs_are_not_taken_back_to_where_no_run_could_go_on(
     spark: SparkSession, bench: Workbench, hasty_vacuum: None
 ) -> None:
@@ -356,6 +359,7 @@ def writing_to(bench: Workbench, *sinks: Path) -> sf.Pipeline:
     return orders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewind", [True, False])
 def test_outputs_that_only_newer_code_has_go_back_too_or_are_told(
     spark: SparkSession, bench: Workbench, rewind: bool
@@ -410,6 +414,7 @@ def test_outputs_that_only_newer_code_has_go_back_too_or_are_told(
     assert [sink.uid for sink in again.sinks] == ["log"]
 
 
+@pytest.mark.slow
 def test_an_output_that_the_code_in_use_has_retired_stays(spark: SparkSession, bench: Workbench) -> None:
     """Its rows since would be gone: nothing writes them again."""
     log, old, job = bench.folder / "log", bench.folder / "old", Job(str(bench.folder / "root"), "orders")

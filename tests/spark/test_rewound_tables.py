@@ -96,6 +96,7 @@ def total(bench: Workbench) -> float:
     return float(memory(bench).rows[-1]["total"])
 
 
+@pytest.mark.slow
 def test_versions_that_were_undone_before_they_were_read_are_left_out(bench: Workbench, past: Past) -> None:
     pipeline = reader(bench)
     past.goes_on_to(0)
@@ -132,6 +133,7 @@ def test_a_bounded_run_ends_where_the_table_stood_before_it_went_back(bench: Wor
     assert total(bench) == 19
 
 
+@pytest.mark.slow
 def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
     spark: SparkSession, bench: Workbench, past: Past
 ) -> None:

@@ -46,6 +46,7 @@ def test_the_run_tells_of_a_file_that_was_written_again(spark: SparkSession, tmp
     assert "00001.json was written again after the job had read it" in told
 
 
+@pytest.mark.slow
 def test_a_run_tells_of_subfolders_and_its_advice_reads_them(spark: SparkSession, tmp_path: Path) -> None:
     recursive = False
 

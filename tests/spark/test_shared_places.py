@@ -119,6 +119,7 @@ def cut_at_random(random_: random.Random, given: list[Given], cut: Cut) -> Itera
         begin += size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kinds", [*((kind,) for kind in KINDS), ("int", "datetime"), ("str", "bool", "bytes")]
 )

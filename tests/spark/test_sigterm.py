@@ -80,6 +80,7 @@ def told(process: subprocess.Popen[str], words: str, times: int = 1) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_a_run_ends_after_its_batch_and_nothing_is_pending(tmp_path: Path) -> None:
     with running(tmp_path) as process:
         told(process, "chk ", times=2)

@@ -318,6 +318,7 @@ def during(monkeypatch: pytest.MonkeyPatch, number: int, happens: Callable[[], N
     monkeypatch.setattr(Batch, "run", run)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_bounded_for_one_source_makes_the_other_one_no_later(pair: Pair) -> None:
     """It takes place an hour later, has two batches of `a`, and leaves out what waits in `b`."""
     pair.rows("b", 5)
@@ -429,6 +430,7 @@ def test_a_run_that_finds_an_empty_file_alone_sees_the_silence_at_its_end(pair: 
     assert pair.run().held is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("minutes", "watermark"), [(0, 2), (4, 59)])
 def test_a_run_goes_on_from_a_record_from_before_this_was_noted(
     minutes: int, watermark: int, pair: Pair, monkeypatch: pytest.MonkeyPatch
@@ -529,6 +531,7 @@ def tables(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Tables:
     return made
 
 
+@pytest.mark.slow
 def test_going_round_undone_versions_of_one_table_makes_no_row_of_another_late(tables: Tables) -> None:
     """The record that says so, an hour after the last batch, has looked into no source."""
     path = delta(tables.bench, "a", 60, 70)
@@ -544,6 +547,7 @@ def test_going_round_undone_versions_of_one_table_makes_no_row_of_another_late(t
     assert moved[0].now > (before.looked or 0) + HOUR
 
 
+@pytest.mark.slow
 def test_a_version_is_no_bound_of_time(tables: Tables) -> None:
     """`b` is read up to its first version, an hour after it had rows. Only if there is no other it had none."""
     tables.clock.now += HOUR
@@ -561,6 +565,7 @@ def test_a_version_is_no_bound_of_time(tables: Tables) -> None:
     assert tables.bench.records("tables")[-1].watermark == round(at(99).timestamp() * 1e6) != watermark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", ["checkpoint", "canonical"])
 def test_a_job_that_goes_back_reads_first_what_has_gathered(origin: str, tables: Tables) -> None:
     """To where it was an hour ago, when `b` had had no rows for a moment, whatever the job has seen since."""
@@ -589,6 +594,7 @@ def test_a_source_that_is_quiet_after_its_event_time_was_forgotten_becomes_idle(
     assert tables.bench.records("tables")[-1].watermark == round(at(59).timestamp() * 1e6)
 
 
+@pytest.mark.slow
 def test_a_time_that_is_still_to_come_is_told_with_the_way_back(tables: Tables) -> None:
     delta(tables.bench, "b", 60)
     years = timedelta(days=40 * 365) / timedelta(minutes=1)

@@ -44,6 +44,7 @@ def fenced() -> None:
     raise FencedError("epoch 2 has taken over")
 
 
+@pytest.mark.slow
 def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     log.prepare(sink, numbers(spark, 9))
@@ -67,6 +68,7 @@ def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path,
     assert contents(spark, path, "n") == [1, 2, 3, 100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_of_two_copies_of_a_log_only_one_gets_its_rows_in_and_the_other_hears_of_it(
     spark: SparkSession, path: Path, log: SinkLog, kind: str
@@ -191,6 +193,7 @@ def test_a_table_restored_behind_the_log_is_found_before_the_decision(
         log.prepare(sink, numbers(spark, 3))
 
 
+@pytest.mark.slow
 def test_vacuumed_data_files_are_not_committed(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     log.deliver(sink, numbers(spark, 1))
@@ -227,6 +230,7 @@ def test_a_column_given_another_meaning_after_the_decision_stops_the_commit(
     assert contents(spark, path) == []
 
 
+@pytest.mark.slow
 def test_a_constraint_added_after_the_decision_is_kept(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     good, bad = log.prepare(sink, numbers(spark, 5)), numbers(spark, -5)
@@ -259,6 +263,7 @@ FEATURES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tables_with_features_take_rows_once(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path, options=FEATURES)
     for value in range(2):
@@ -267,6 +272,7 @@ def test_tables_with_features_take_rows_once(spark: SparkSession, path: Path, lo
     assert contents(spark, path, "n") == [0, 1, 10, 11]
 
 
+@pytest.mark.slow
 def test_rows_deleted_by_deletion_vectors_stay_deleted(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path, options={"delta.enableDeletionVectors": "true"})
     log.deliver(sink, numbers(spark, 0, 1).coalesce(1))
@@ -302,6 +308,7 @@ def test_identity_columns_are_refused_when_the_run_starts(spark: SparkSession, p
         opened(spark, path)
 
 
+@pytest.mark.slow
 def test_partitioned_tables_are_created_and_written(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path, "day string, n long", partition_by=["day"])
     rows = spark.createDataFrame([("mon", 1), ("tue", 2), (None, 3)], "day string, n long")
@@ -315,6 +322,7 @@ def test_partitioned_tables_are_created_and_written(spark: SparkSession, path: P
     assert spark.read.format("delta").load(str(path)).where("day = 'tue'").count() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value", "named"),
     [

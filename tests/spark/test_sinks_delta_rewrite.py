@@ -69,6 +69,7 @@ def test_what_is_written_anew_follows_the_batch(sizes: list[int], staged: int, a
     assert delta_rewrite.files_to_rewrite(files, staged) == (files if anew else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_by", [[], ["v"]])
 def test_a_small_table_has_its_files_written_anew_in_one_version(
     spark: SparkSession, path: Path, log: SinkLog, no_merge: None, partition_by: list[str]
@@ -106,6 +107,7 @@ def test_names_in_other_letters_and_keys_without_a_value_in_the_table(
     assert sorted(contents(spark, path), key=str) == [(2, 1, "b"), (7, None, "kept")]
 
 
+@pytest.mark.slow
 def test_a_renamed_column_is_read_and_written_under_its_physical_name(
     spark: SparkSession, path: Path, log: SinkLog, no_merge: None
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_renamed_column_is_read_and_written_under_its_physical_name(
     assert contents(spark, path) == [(1, 1, "a"), (2, 2, "new")]
 
 
+@pytest.mark.slow
 def test_a_record_of_before_an_update_of_delta_comes_in_by_delta_s_own_merge(
     spark: SparkSession,
     path: Path,
@@ -141,6 +144,7 @@ GENERATED = f"{SCHEMA}, twice long GENERATED ALWAYS AS (at * 2)"
 DEFAULT = f"{SCHEMA}, note string DEFAULT 'none'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("definition", "properties", "merges"),
     [
@@ -184,6 +188,7 @@ def left_to_delta(monkeypatch: pytest.MonkeyPatch, *, merges: bool) -> list[int]
     return asked
 
 
+@pytest.mark.slow
 def test_files_that_have_a_deletion_vector_are_left_to_delta(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

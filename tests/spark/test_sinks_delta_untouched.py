@@ -135,6 +135,7 @@ def test_a_table_whose_keys_grow_stays_listed_and_costs_little_more_than_its_row
     assert written < 4 * size + 400 * SMALL / 4
 
 
+@pytest.mark.slow
 def test_a_batch_of_growing_keys_rewrites_the_batch_before_it_and_nothing_else(
     spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_small_file_is_extended_until_it_is_worth_its_own(
     assert len(files(spark, path)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "partition_by"), [(0, []), (2, ["v"])])
 def test_random_batches_leave_what_a_table_of_all_keys_has(
     spark: SparkSession, path: Path, log: SinkLog, apart: None, seed: int, partition_by: list[str]
@@ -205,6 +207,7 @@ def test_random_batches_leave_what_a_table_of_all_keys_has(
     assert untouched > 0
 
 
+@pytest.mark.slow
 def test_small_batches_keep_a_table_of_few_files(
     spark: SparkSession, path: Path, log: SinkLog, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +278,7 @@ def test_a_batch_that_deletes_all_of_a_file_leaves_no_empty_one(
     assert contents(spark, path) == between(10, 15)
 
 
+@pytest.mark.slow
 def test_a_table_that_had_many_files_is_listed_again_once_it_is_optimized(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +296,7 @@ def test_a_table_that_had_many_files_is_listed_again_once_it_is_optimized(
     assert contents(spark, path) == [*between(0, 65), *between(100, 115)]
 
 
+@pytest.mark.slow
 def test_rows_that_stay_and_that_the_next_batch_cannot_have_are_written_once(
     spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
@@ -344,6 +349,7 @@ def test_files_of_which_one_does_not_tell_its_keys_have_no_range() -> None:
     assert ranges_of([known, unknown], keys(0, 1)) == ranges_of([], keys(0, 1)) == ()
 
 
+@pytest.mark.slow
 def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_shares_with_the_batch_before(
     spark: SparkSession, path: Path, log: SinkLog, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +364,7 @@ def test_a_large_batch_of_growing_keys_writes_again_little_more_than_what_it_sha
     assert contents(spark, path) == sorted(expected.values())
 
 
+@pytest.mark.slow
 def test_keys_that_come_again_later_than_expected_are_replaced_too(
     spark: SparkSession, path: Path, log: SinkLog, apart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +419,7 @@ TYPES: Mapping[str, list[Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["Africa/Monrovia", "Asia/Kolkata"])
 def test_what_delta_says_of_its_files_leaves_none_out_that_has_a_key(
     spark: SparkSession, path: Path, zone: str

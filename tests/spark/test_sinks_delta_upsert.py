@@ -42,6 +42,7 @@ def of(path: Path, **options: Any) -> DeltaUpsert:
     return DeltaUpsert(delta(str(path)), {"keys": ["id"], **options})
 
 
+@pytest.mark.slow
 def test_a_key_keeps_its_newest_row_and_a_second_commit_changes_nothing(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -145,6 +146,7 @@ class Count:
     n: int
 
 
+@pytest.mark.slow
 def test_an_operator_whose_rows_are_upserted_runs_in_the_job_and_the_process_that_stages_them(
     spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

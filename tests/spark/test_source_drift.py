@@ -191,6 +191,7 @@ def drifts(bench: Workbench) -> list[tuple[int, float]]:
     return told
 
 
+@pytest.mark.slow
 def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     made = sides(spark, tmp_path, None)
     made.bench.run(made.pipeline, target_batch_duration="5 minutes", max_source_drift="36 hours")
@@ -205,6 +206,7 @@ def test_a_source_that_is_days_ahead_waits_and_nothing_is_lost(spark: SparkSessi
     assert (made.came("ahead"), made.came("behind")) == (FILES, FILES)
 
 
+@pytest.mark.slow
 def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
     spark: SparkSession, tmp_path: Path, tables: Path
 ) -> None:
@@ -227,6 +229,7 @@ def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
     assert [rows for rows, _ in drifts(made.bench)] == [1] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounded", [False, True], ids=["drained", "bounded"])
 def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended(
     bounded: bool, spark: SparkSession, tmp_path: Path
@@ -304,6 +307,7 @@ def test_without_the_option_none_waits(spark: SparkSession, tmp_path: Path) -> N
     assert [rows for rows, _ in drifts(made.bench)] == [1] * FILES
 
 
+@pytest.mark.slow
 def test_a_bounded_run_lets_a_source_wait_and_reads_all_up_to_its_bound(
     spark: SparkSession, tmp_path: Path, tables: Path
 ) -> None:
@@ -326,6 +330,7 @@ def test_a_bounded_run_lets_a_source_wait_and_reads_all_up_to_its_bound(
     assert sum(rows for rows, _ in told) == FILES - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ticking", [False, True], ids=["quiet", "with timers"])
 def test_in_an_endless_run_a_silent_source_is_waited_for_until_it_is_idle(
     ticking: bool, spark: SparkSession, tmp_path: Path

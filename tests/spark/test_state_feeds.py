@@ -66,6 +66,7 @@ def stored(bench: Workbench, record: Record, uid: str, state: str) -> dict[tuple
     return found
 
 
+@pytest.mark.slow
 def test_applied_to_nothing_the_feed_is_the_state_at_every_slot(
     bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]]
 ) -> None:
@@ -139,6 +140,7 @@ def fails_at(monkeypatch: pytest.MonkeyPatch, step: str, call: int) -> None:
     monkeypatch.setattr(MemorySink, step, staticmethod(wrong) if step == "commit" else wrong)
 
 
+@pytest.mark.slow
 def test_a_restore_that_leaves_the_table_alone_is_told_by_the_batch_behind_it(
     bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_restore_that_leaves_the_table_alone_is_told_by_the_batch_behind_it(
         is_the_state_at_every_slot(bench, "fed", state, feed)
 
 
+@pytest.mark.slow
 def test_an_erased_key_is_not_told_and_the_next_run_warns(
     bench: Workbench, fed: tuple[sf.Pipeline, Mapping[str, Any]]
 ) -> None:

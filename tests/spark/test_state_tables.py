@@ -88,6 +88,7 @@ def native(holding: Holding) -> str:
     return str(holding.folder / "savepoint")
 
 
+@pytest.mark.slow
 def test_every_kind_of_state_has_its_columns_and_values(spark: SparkSession, holding: Holding) -> None:
     day, last = date(2026, 2, 3), datetime(2026, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
     states = {
@@ -250,6 +251,7 @@ def in_one_task(frame: DataFrame) -> bool:
     return frame.rdd.getNumPartitions() == 1 or not PUSHES_DOWN
 
 
+@pytest.mark.slow
 def test_where_on_the_key_opens_only_its_shard(spark: SparkSession, holding: Holding) -> None:
     holding.checkpoint(totals=holding.operator(USER, bulky(range(200)), parallelism=8))
     options = {**holding.given, "job": holding.name, "operator": "totals", "state": "count"}
@@ -401,6 +403,7 @@ def test_a_task_hands_out_rows_in_batches_of_a_bounded_size(holding: Holding) ->
         assert len(sizes) > 2
 
 
+@pytest.mark.slow
 def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: Holding) -> None:
     profile = {n: Profile(f"n{n}", ["a"], START) for n in range(20)}
     states = {"profile": Held("value", Profile, profile), "none": Held("value", int, {}), **count(range(20))}

@@ -25,6 +25,7 @@ def server() -> Iterator[ObjectServer]:
         yield running
 
 
+@pytest.mark.slow
 def test_checkpoint_savepoint_and_what_is_loaded_from_it_are_one(
     spark: SparkSession, server: ObjectServer, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def tables(spark: SparkSession) -> list[str]:
     return sorted(row["tableName"] for row in shown if not row["isTemporary"])
 
 
+@pytest.mark.slow
 def test_a_job_reads_appends_and_upserts_by_name_and_goes_on_under_new_names(
     shop: SparkSession, bench: Workbench
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_job_reads_appends_and_upserts_by_name_and_goes_on_under_new_names(
     assert len(rows(shop, "shop.copy_2")) == 4
 
 
+@pytest.mark.slow
 def test_savepoints_recovery_restores_and_replays_find_the_tables_of_the_record(
     shop: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ def test_savepoints_recovery_restores_and_replays_find_the_tables_of_the_record(
     assert (rows(shop, "shop.copy"), rows(shop, "shop.latest")) == after
 
 
+@pytest.mark.slow
 def test_a_table_that_was_made_anew_is_refused_before_it_gets_rows(
     shop: SparkSession, bench: Workbench
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_name_that_stands_for_no_delta_table_is_told_with_what_to_do(
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_table_is_made_where_the_pipeline_says_and_stays_there(
     shop: SparkSession, bench: Workbench
 ) -> None:

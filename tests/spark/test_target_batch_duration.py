@@ -47,6 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_size, "FIRST", {"rows": 40, "bytes": 1500, "files": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", ["delta", "files"])
 def test_batches_grow_to_the_target_and_the_next_run_goes_on_there(
@@ -119,6 +120,7 @@ def test_what_the_source_says_stays_the_most(spark: SparkSession, tmp_path: Path
     assert sum(rows) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("option", ["maxFilesPerTrigger", "maxBytesPerTrigger"])
 def test_what_a_delta_source_says_stays_the_most(option: str, spark: SparkSession, tmp_path: Path) -> None:

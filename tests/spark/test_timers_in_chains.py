@@ -139,6 +139,7 @@ def counted(rows: list[tuple[int, datetime]], minutes: int) -> list[tuple[int, d
     return sorted((k, start, n) for (k, start), n in counts.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [1, 4])
 def test_what_timers_behind_windows_give_is_what_one_computation_gives(
     spark: SparkSession, tmp_path: Path, batches: int

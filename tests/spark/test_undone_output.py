@@ -93,6 +93,7 @@ def test_what_the_job_went_back_behind_is_not_lost(
     assert undone_output(read, 3, "stateflow/me/rows", 100, lambda: taken_back) == verdict
 
 
+@pytest.mark.slow
 def test_the_run_tells_of_it_and_its_advice_brings_the_rows_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def texts(bench: Workbench) -> sf.Pipeline:
     return made
 
 
+@pytest.mark.slow
 def test_only_jobs_of_operators_whose_rows_stay_small_go_unmeasured(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

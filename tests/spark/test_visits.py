@@ -35,6 +35,7 @@ class Repriced(sf.KeyedProcess[int, Order, Any]):
         yield key, self.total.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
 def test_a_rule_reaches_every_key_of_every_shard(spark: SparkSession, tmp_path: Path, backend: str) -> None:
     by_value([pipelines, sys.modules[__name__]])

@@ -417,6 +417,7 @@ def _work(root: Path, folder: Path, private: Path, refs: list[FileRef], seed: in
     failures.put(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disk", ["same", "other"])
 def test_processes_that_fetch_evict_and_wipe_at_once_all_read_what_was_stored(
     disk: str, tmp_path: Path, other_disk: Path

@@ -31,6 +31,7 @@ from tests.slow_azure import slow_azure
 IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
 
 
+@pytest.mark.slow
 def test_listing_the_records_does_not_page_through_the_state(s3: ObjectServer) -> None:
     store = open_store(s3.new_root(), s3.options)
     state = [f"job/shared/e1-c1-{n:05d}.sst" for n in range(1100)]

@@ -264,6 +264,7 @@ def test_a_copy_is_on_disk_before_a_savepoint_can_name_it(
             assert outcome == {"whole"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["create", "put", "upload"])
 def test_a_writer_killed_at_any_step_leaves_whole_objects_and_no_litter(verb: str, tmp_path: Path) -> None:
     (tmp_path / "made").write_bytes(BODY)

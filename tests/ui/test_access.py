@@ -37,6 +37,7 @@ def routes(app: Any) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_list_of_routes_is_what_it_should_be(airflow_app: AirflowApp) -> None:
     # FastAPI adds pages of its own unless it is told not to; they would be open to everybody.
     assert sorted({route.path for route in airflow_app.plugin.routes}) == [

@@ -62,6 +62,7 @@ def said(app: AirflowApp, address: str, status: int) -> str:
     return sentence
 
 
+@pytest.mark.slow
 def test_all_jobs_of_all_roots(airflow_app: AirflowApp) -> None:
     found = get(airflow_app, "/stateflow/api/jobs")
     by_name = {job["job"]: job for job in found["jobs"]}

@@ -33,6 +33,7 @@ def test_pages_stand_under_browse_and_on_dags_and_their_runs_below_airflows_own_
     assert (airflow_app.PLUGINS / "stateflow_ui" / icon).is_file()
 
 
+@pytest.mark.slow
 def test_a_process_that_serves_no_pages_loads_none_of_them(tmp_path: Path) -> None:
     text = (
         "import sys\n"

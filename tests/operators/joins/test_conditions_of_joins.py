@@ -111,6 +111,7 @@ and what becomes of rows without a partner in another."""
 VERSIONS = [(where, ("left", "inner")[number % 2]) for number, where in enumerate(CONDITIONS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "how"), EACH)
 def test_an_interval_join_with_a_condition(where: str, how: str) -> None:
     chance, left, right, delay = cases(where, how)

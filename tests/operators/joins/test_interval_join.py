@@ -138,6 +138,7 @@ HORIZON = 13
 """Seconds in which the rows of the next test lie."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_first", [True, False])
 @pytest.mark.parametrize("bounds", [(-5, 0), (0, 5), (-5, -2), (2, 5), (-3, 4), (0, 0), (-1, 0), (0, 1)])
 def test_two_rows_within_the_bounds_meet_whichever_came_first_and_however_far_the_watermark_is(

@@ -143,6 +143,7 @@ AT_ARRIVAL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "function"), AT_ARRIVAL)
 def test_what_is_diverted_is_as_if_it_had_never_come(kind: str, function: str) -> None:
     distinct = kind not in ("session", "count", "hopping", "cumulative")

@@ -142,6 +142,7 @@ def shelf(kind: str) -> Iterator[Shelf]:
         yield Shelf(Path(folder), kind, BACKENDS[kind]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "rocksdb"])
 @settings(max_examples=80)
 @given(cases, st.data())

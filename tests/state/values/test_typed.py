@@ -62,6 +62,7 @@ def test_plain_values_come_back_byte_by_byte(
             assert value == expected or (math.isnan(value) and math.isnan(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hint", "values"), STRUCTURED, ids=[type_name(case[0]) for case in STRUCTURED])
 @settings(max_examples=25)
 @given(data=st.data())
