@@ -105,7 +105,8 @@ class Queries:
 
     def _check_available(self, uids: Collection[str]) -> None:
         state = {uid: source for uid, source in self._sources().items() if uid in uids}
-        check_available(self.spark, self.inputs.leaves, state, self._folder("available"))
+        for loss in check_available(self.spark, self.inputs.leaves, state, self._folder("available")):
+            self.loop.warnings.add(f"accepted loss: {loss}", loss)
 
     def _to_the_end(self) -> str:
         if self.until is None:

@@ -111,6 +111,7 @@ def test_objects_of_json_are_rows_and_what_a_row_class_does_not_ask_for_is_left_
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "reason"),
     [

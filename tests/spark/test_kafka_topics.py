@@ -287,7 +287,13 @@ told["recreated"] = refused(both)
 produce("returns", range(200, 220))
 told["as long"] = refused(both)
 accepting = pipeline("both", Order, "orders", "returns", per_batch=30, options={"failOnDataLoss": "false"})
-told["accepted"] = [ran(accepting), ran(both)]
+accepted = report(accepting)
+told["accepted"] = [accepted.rows, ran(both)]
+produce("returns", range(220, 240))
+cut_off("returns", 0, 15)
+lossy = report(accepting)
+told["lost"] = [lossy.rows, ran(both)]
+told["told of losses"] = [[each for each in ended.warnings if "failOnDataLoss" in each] for ended in (accepted, lossy)]
 
 os.kill(broker_pid, signal.SIGKILL)
 told["down"] = refused(pipeline("down", Order, "orders"))
@@ -433,6 +439,20 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(
 def test_a_run_that_accepts_a_topic_made_anew_goes_on_with_it(told: dict[str, object]) -> None:
     # Twenty records are in the new topic, of which ten lie behind the recorded offsets.
     assert told["accepted"] == [10, 0]
+
+
+def test_a_run_that_accepts_what_retention_took_reads_the_rest(told: dict[str, object]) -> None:
+    assert told["lost"] == [15, 0]
+
+
+def test_a_loss_that_is_accepted_is_counted_in_a_warning(told: dict[str, object]) -> None:
+    warned = told["told of losses"]
+    assert isinstance(warned, list)
+    anew, lossy = warned
+    assert ["5 offsets before it are not read" in each for each in anew] == [True, True]
+    assert len(lossy) == 1
+    for named in ("'events'", "'returns' partition 0", "5 offsets are lost"):
+        assert named in lossy[0], lossy
 
 
 def test_nothing_was_written_by_what_was_refused(told: dict[str, object]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from stateflow.errors import DisagreementError
 from stateflow.spark.internals.sources import MicroBatchStream
 from stateflow.spark.sources.kafka import (
+    accepted_losses,
     check_same_topics,
     end_lines_of,
     line_of,
@@ -88,6 +89,26 @@ def test_of_what_a_topic_has_lost_only_that_counts_which_a_batch_read(
     said = missing_between(begin, end, {A: 3, B: 1}, {A: 9, B: 2})
     assert bool(said) == bool(words)
     assert re.search(words, said)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "anew", "words"),
+    [
+        ({A: 3, B: 1}, (), []),
+        ({A: 1, B: 0}, (), ["'orders' partition 0.*2 offsets are lost", "'orders' partition 1.*1 offsets are lost"]),
+        ({A: 12}, (), ["now ends at 9"]),
+        ({C: 4}, (), ["partition 10 up to offset 4, but it is gone"]),
+        ({A: 3, B: 2}, ("orders",), ["partition 1, which was made anew: 1 offsets before it are not read"]),
+    ],
+    ids=["nothing", "retention", "shorter", "a partition", "another topic"],
+)  # fmt: skip
+def test_a_loss_that_is_accepted_is_counted(
+    recorded: dict[tuple[str, int], int], anew: tuple[str, ...], words: list[str]
+) -> None:
+    said = accepted_losses("events", recorded, {A: 3, B: 1}, {A: 9, B: 2}, anew)
+    assert len(said) == len(words)
+    for sentence, expected in zip(said, words, strict=True):
+        assert re.search(f"'events', whose failOnDataLoss=false accepts it, .*{expected}", sentence)
 
 
 class Broker(MicroBatchStream):

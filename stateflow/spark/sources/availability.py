@@ -17,7 +17,7 @@ from stateflow.spark.internals.scratch_folder import files_between, log_folder, 
 from stateflow.spark.sources.delta import check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
-from stateflow.spark.sources.kafka import check_kafka, check_same_topics
+from stateflow.spark.sources.kafka import accepted_losses, check_kafka, check_same_topics, made_anew, parse
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
@@ -27,8 +27,9 @@ _CHECKED_FILES = 256
 
 def check_available(
     spark: SparkSession, leaves: Sequence[LeafDescription], state: Mapping[str, SourceState], scratch: Path
-) -> None:
-    """Raises DisagreementError for offsets that a source can no longer serve."""
+) -> list[str]:
+    """Raises DisagreementError for offsets that a source can no longer serve. Returns what sources go on without that accept a loss."""
+    accepted = []
     for uid, own in by_source(leaves).items():
         recorded = state.get(uid)
         if recorded is None:
@@ -40,11 +41,17 @@ def check_available(
                 continue
             if leaf.kind == "delta":
                 _check_delta(spark, leaf, folder, line)
-            elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
-                with open_stream(spark, leaf, folder) as stream:
-                    check_kafka(stream, uid, line)
+            elif leaf.kind == "kafka" and leaf.reads_micro_batches:
                 known = {topic: recorded.topic_ids.get(f"{leaf.place}/{topic}") for topic in leaf.topic_ids}
-                check_same_topics(uid, known, leaf.topic_ids)
+                with open_stream(spark, leaf, folder) as stream:
+                    if _must_not_lose(leaf):
+                        check_kafka(stream, uid, line)
+                        check_same_topics(uid, known, leaf.topic_ids)
+                    else:
+                        earliest, latest = map(parse, stream.kafka_range())
+                        anew = made_anew(known, leaf.topic_ids)
+                        accepted += accepted_losses(uid, parse(line), earliest, latest, anew)
+    return accepted
 
 
 def check_rewindable(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
 from stateflow.errors import DisagreementError
@@ -72,16 +72,40 @@ def check_kafka(stream: MicroBatchStream, uid: str, line: str) -> None:
         )
 
 
+def accepted_losses(
+    uid: str, recorded: Partitions, earliest: Partitions, latest: Partitions, anew: Collection[str]
+) -> list[str]:
+    """What a source with failOnDataLoss=false goes on without, a sentence for each partition. `anew`: topics with another id."""
+    found = []
+    for (topic, partition), offset in sorted(recorded.items()):
+        at = (topic, partition)
+        loss = missing_offsets({at: offset}, earliest, latest)
+        if loss and at in earliest and offset < earliest[at]:
+            loss += f": {earliest[at] - offset} offsets are lost"
+        elif not loss and topic in anew and offset > earliest[at]:
+            loss = (
+                f"goes on at offset {offset} of topic {topic!r} partition {partition}, which was made anew: "
+                f"{offset - earliest[at]} offsets before it are not read"
+            )
+        if loss:
+            found.append(f"source {uid!r}, whose failOnDataLoss=false accepts it, {loss}")
+    return found
+
+
 def check_same_topics(uid: str, recorded: Mapping[str, str | None], now: Mapping[str, str]) -> None:
     """DisagreementError for a topic that was made anew, and may have other messages at the recorded offsets. Records of former versions, and
     older brokers, know no ids."""
-    for topic, id in sorted(now.items()):
-        if recorded.get(topic) not in (None, id):
-            raise DisagreementError(
-                f"source {uid!r} has read a topic {topic!r} that is gone: the one of this name was made anew (it has another id), and has other messages "
-                "at the same offsets; give the source a new uid, and the operators behind it, too, to read it from its beginning, or, where it is a copy with the same offsets, run "
-                "once with the source's option failOnDataLoss=false"
-            )
+    for topic in made_anew(recorded, now):
+        raise DisagreementError(
+            f"source {uid!r} has read a topic {topic!r} that is gone: the one of this name was made anew (it has another id), and has other messages "
+            "at the same offsets; give the source a new uid, and the operators behind it, too, to read it from its beginning, or, where it is a copy with the same offsets, run "
+            "once with the source's option failOnDataLoss=false"
+        )
+
+
+def made_anew(recorded: Mapping[str, str | None], now: Mapping[str, str]) -> list[str]:
+    """The topics that have another id than when they were read."""
+    return [topic for topic, id in sorted(now.items()) if recorded.get(topic) not in (None, id)]
 
 
 def missing_offsets(recorded: Partitions, earliest: Partitions, latest: Partitions) -> str:
