@@ -123,6 +123,11 @@ class RunReport:
     warnings: tuple[str, ...] = ()
     """Warnings for people, a sentence each."""
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended it before its input or its bound did. The program has not ended by it: that is for whoever called."""
+        return self.stopped == INTERRUPTED
+
 
 def run(request: RunRequest) -> RunReport:
     """Runs a pipeline to its trigger's end. Raises StateflowError; the job's log stays sound whatever happens."""

@@ -67,7 +67,9 @@ def test_a_run_told_to_stop_ends_well_also_when_the_next_batch_begins_first(
     waits = StreamingQuery.awaitTermination
     monkeypatch.setattr(StreamingQuery, "awaitTermination", lambda query, _: waits(query, 120))
     report = bench.run(stopped, stop_after=1)
-    assert (report.stopped, report.batches) == (INTERRUPTED, 1)
+    assert (report.stopped, report.interrupted, report.batches) == (INTERRUPTED, True, 1)
+    ended = bench.run(stopped)
+    assert (ended.interrupted, ended.rows) == (False, 5)
 
 
 def test_a_batch_that_fails_after_a_stop_was_asked_for_fails_the_run(
