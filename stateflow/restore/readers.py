@@ -19,7 +19,7 @@ from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import SourceLog, log_beside
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.delta_restores import TableRestore, UndoneRead, last_like, next_step
+from stateflow.spark.sources.delta_restores import TableRestore, UndoneRead, newest_like, next_step
 
 OpenTable = Callable[[str], SourceLog | None]
 """Opens the log of the table at a path; None when this process cannot read it."""
@@ -144,7 +144,7 @@ class _Search:
         if not undone:
             return None
         newest = _newest(table, known)
-        return TableRestore(newest + 1, last_like(table.read, version, newest + 1))
+        return TableRestore(newest + 1, newest_like(table.read, version, newest + 1))
 
     def readers(self, undone: Mapping[str, _Undone]) -> list[Reader]:
         found = []

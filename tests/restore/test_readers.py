@@ -28,13 +28,23 @@ class Writing(JobBuilder):
         version = len(list(folder.iterdir()))
         (folder / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
 
+    def restored(self, how: str, *slots: int) -> int:
+        """A record whose commit takes the rows of these batches away, or back. Returns the version of the table."""
+        self._slot(
+            "RESTORE", [{how: {"path": f"{self.name}-{slot}", "dataChange": True}} for slot in slots], {}
+        )
+        return len(list((self.table / "_delta_log").iterdir())) - 1
+
     def batch(self, **read: int) -> int:
         """`read`: by table the version that the job has read now. Returns the slot."""
+        added = {"add": {"path": f"{self.name}-{self.writer.next_slot}", "dataChange": True}}
+        return self._slot("STREAMING UPDATE", [added], read)
+
+    def _slot(self, operation: str, moved: list[dict[str, Any]], read: dict[str, int]) -> int:
         slot, last = self.writer.next_slot, self.writer.last_commits.get("out")
         app = f"stateflow/{self.writer.job}/out"
-        added = {"add": {"path": f"{self.name}-{slot}", "dataChange": True}}
         self.commit(
-            {"commitInfo": {"operation": "STREAMING UPDATE"}}, {"txn": {"appId": app, "version": slot}}, added
+            {"commitInfo": {"operation": operation}}, {"txn": {"appId": app, "version": slot}}, *moved
         )
         self.decide(
             sources={
@@ -99,6 +109,19 @@ def test_a_reader_goes_back_to_its_newest_checkpoint_from_before(tmp_path: Path,
     daily.batch(orders=2)
     daily.batch(orders=3)
     assert told(readers(orders, sound)) == [("daily", "orders", 2, back)]
+
+
+def test_a_reader_behind_a_restore_to_the_same_rows_has_read_nothing_that_would_be_undone(
+    tmp_path: Path, orders: Writing
+) -> None:
+    orders.batch()
+    middle, newest = orders.batch(), orders.batch()
+    daily = Writing(tmp_path, "daily")
+    orders.restored("remove", middle, newest)
+    daily.batch(orders=orders.restored("add", middle, newest))
+    orders.restored("remove", middle, newest)
+    assert told(readers(orders, newest)) == []
+    assert told(readers(orders, middle)) == [("daily", "orders", 3, None)]
 
 
 def test_without_such_a_checkpoint_it_says_so(tmp_path: Path, orders: Writing) -> None:

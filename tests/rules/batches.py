@@ -90,9 +90,17 @@ RULES: tuple[Rule, ...] = (
         f"{_SILENT}::test_nobody_looks_into_a_source_that_waits",
     ),
     rule(
+        "a first snapshot has what the restore of its version brought back",
+        "spark/sources/delta_restores.py",
+        "    first = position.version + 1 if position.snapshot else position.version\n",
+        "    first = position.version\n",
+        "spark/test_delta_restores.py::test_every_reader_ends_with_the_rows_of_the_table_or_is_refused",
+        "spark/test_rewound_tables.py::test_a_reader_that_begins_at_a_table_that_went_back_reads_it_as_it_is_and_goes_on",
+    ),
+    rule(
         "a loss that a Kafka source accepts is counted in a warning",
         "spark/sources/kafka.py",
-        "            found.append(f\"source {uid!r}, whose failOnDataLoss=false accepts it, {loss}\")\n",
+        '            found.append(f"source {uid!r}, whose failOnDataLoss=false accepts it, {loss}")\n',
         "            pass\n",
         "spark/test_offsets_kafka.py::test_a_loss_that_is_accepted_is_counted",
     ),

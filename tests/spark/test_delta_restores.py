@@ -124,6 +124,10 @@ ROW = [TableRestore(8, 3), TableRestore(12, 10)]
         (at(2, 7, snapshot=True), ONE, Detour(ONE[0], 3, at(9), reached=False)),
         (at(3, snapshot=True), ONE, Detour(ONE[0], 3, at(9), reached=False)),
         (at(6, 7, snapshot=True), ONE, UndoneRead(ONE[0])),
+        # The snapshot of the version that brought it back has nothing that was undone.
+        (at(8, snapshot=True), ONE, None),
+        (at(8, 3, snapshot=True), ONE, None),
+        (at(8, snapshot=True), ROW, Detour(ROW[1], 10, at(13), reached=False)),
         # A snapshot of which nothing has been read is taken of the table as it is now.
         (at(6, snapshot=True), ONE, Detour(ONE[0], -1, at(8, snapshot=True), reached=True)),
         (at(4), [TableRestore(8, None)], UndoneRead(TableRestore(8, None))),
@@ -151,7 +155,7 @@ def test_a_reader_that_begins_among_what_was_undone_begins_behind_it() -> None:
 
 
 def test_every_reader_ends_with_the_rows_of_the_table_or_is_refused() -> None:
-    """Plays readers against tables that grow and go back, each from every position at every time."""
+    """Plays readers against tables that grow and go back, each from every position at every time, and from each first snapshot."""
     for seed in range(300):
         _play(seed)
 
@@ -164,6 +168,7 @@ def _play(seed: int) -> None:
     content = [frozenset({"f0"})]
     refused = read = 0
     positions: dict[int, frozenset[str]] = {0: frozenset()}
+    first_snapshots = [at(0, snapshot=True)]
     for version in range(1, 14):
         if dice.random() < 0.3:
             target = content[dice.randrange(version)]
@@ -175,23 +180,31 @@ def _play(seed: int) -> None:
             content.append(content[-1] | {f"f{version}"})
         newest = version
         for begin, rows in list(positions.items()):
-            end = _read_on(log, begin, rows, newest)
+            end = _read_on(log, at(begin), rows, content)
             if end is None:
                 refused += 1
                 continue
             read += 1
             assert end == content[newest], (seed, begin)
+        first_snapshots.append(at(version, snapshot=True))
+        for start in first_snapshots:
+            assert _read_on(log, start, frozenset(), content) == content[newest], (seed, start)
         # A reader of this moment has read all there is.
         positions[version + 1] = content[version]
 
 
-def _read_on(log: dict[int, bytes], begin: int, rows: frozenset[str], newest: int) -> frozenset[str] | None:
-    position, taken = at(begin), set(rows)
+def _read_on(
+    log: dict[int, bytes], position: DeltaOffset, rows: frozenset[str], content: list[frozenset[str]]
+) -> frozenset[str] | None:
+    taken, newest = set(rows), len(content) - 1
     for _ in range(50):
         step = next_step(position, restores_in(log.get, position.version, newest))
         if isinstance(step, UndoneRead):
             return None
         last = newest if step is None else step.through
+        if position.snapshot and position.version <= last:
+            taken |= content[position.version]
+            position = at(position.version + 1)
         for version in range(position.version, last + 1):
             for line in log[version].splitlines():
                 action = json.loads(line)

@@ -96,6 +96,17 @@ def total(bench: Workbench) -> float:
     return float(memory(bench).rows[-1]["total"])
 
 
+def test_a_reader_that_begins_at_a_table_that_went_back_reads_it_as_it_is_and_goes_on(
+    bench: Workbench, past: Past
+) -> None:
+    pipeline = reader(bench)
+    past.goes_on_to(4)  # the newest version took it back
+    report = bench.run(pipeline)
+    assert (total(bench), report.rows, report.warnings) == (3, 2, ())
+    past.goes_on_to(5)
+    assert (bench.run(pipeline).rows, total(bench)) == (1, 19)
+
+
 @pytest.mark.slow
 def test_versions_that_were_undone_before_they_were_read_are_left_out(bench: Workbench, past: Past) -> None:
     pipeline = reader(bench)

@@ -56,7 +56,9 @@ def next_step(
 
     `unread`: the reader begins at `position`, and has taken no row yet.
     """
-    ahead = [restore for restore in restores if restore.version >= position.version]
+    # The snapshot of a version has what its commit brought back.
+    first = position.version + 1 if position.snapshot else position.version
+    ahead = [restore for restore in restores if restore.version >= first]
     if not ahead:
         return None
     newest = ahead[-1]
@@ -108,8 +110,17 @@ def _kept(read: Read, restored: int, moved: set[tuple[str, str]]) -> int | None:
             return None
         left ^= _moved(_actions(body))
         if not left:
-            return last_like(read, version - 1, restored)
+            return _last_like(read, version - 1, restored)
     return None
+
+
+def newest_like(read: Read, version: int, restored: int) -> int:
+    """The newest version before `restored` with the rows that `version` has."""
+    moved: set[tuple[str, str]] = set()
+    for later in range(version + 1, restored):
+        moved ^= _moved(_actions(read(later) or b""))
+    kept = _kept(read, restored, moved) if moved else restored - 1
+    return version if kept is None else kept
 
 
 def _named(info: dict[str, Any]) -> int | None:
@@ -118,7 +129,7 @@ def _named(info: dict[str, Any]) -> int | None:
     return int(named) if named.isdecimal() else None
 
 
-def last_like(read: Read, version: int, restored: int) -> int:
+def _last_like(read: Read, version: int, restored: int) -> int:
     """The last version after `version` with only maintenance in between."""
     for later in range(version + 1, restored):
         if any(file.get("dataChange", True) for file in _files(_actions(read(later) or b""))):
