@@ -151,6 +151,10 @@ OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("on", "cond", "left_on", "right_on"), ".key_by('column') of both inputs"),
     **dict.fromkeys(("condition", "predicate"), "where='left_price < right_price'"),
     **dict.fromkeys(("partition_by", "partitionBy"), "sf.delta(path, partition_by=['column'])"),
+    "per_batch": "sf.delta(path, options={'maxFilesPerTrigger': '100'})",
+    **{name: f"options={{{name!r}: {value!r}}}" for name, value in
+       {"maxFilesPerTrigger": "100", "maxBytesPerTrigger": "1g", "startingVersion": "7", "startingTimestamp": "2026-01-01"}.items()},
+    **dict.fromkeys(("readChangeFeed", "readChangeData"), "sf.delta(path, changes=True)"),
     **dict.fromkeys(("delayThreshold", "delay", "max_out_of_orderness"), "watermark= of flow.source()"),
 }  # fmt: skip
 """Keyword arguments, by what others call them."""

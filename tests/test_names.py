@@ -230,6 +230,10 @@ OPTIONS_ASKED: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda s: s["a stream"].upsert("out", sf.delta("/o"), key="column"), r"does not take key: did you mean keys\?"),
     (lambda s: s["a stream"].append("out", sf.delta("/o"), colour="red"), r"does not take colour: leave it out"),
     (lambda s: s["a stream"].flow.source("in2", sf.delta("/in"), Row, event_tiem="ts"), r"source\(\) has no option 'event_tiem': did you mean event_time\?"),
+    (lambda s: sf.delta("/in", per_batch=10), r"delta\(\) has no option 'per_batch': that is sf.delta\(path, options=\{'maxFilesPerTrigger': '100'\}\)"),
+    (lambda s: sf.delta("/in", startingVersion=7), r"has no option 'startingVersion': that is options=\{'startingVersion': '7'\}"),
+    (lambda s: sf.files("/in", "json", maxFilesPerTrigger=7), r"has no option 'maxFilesPerTrigger': that is options=\{'maxFilesPerTrigger': '100'\}"),
+    (lambda s: sf.delta("/in", readChangeFeed=True), r"that is sf.delta\(path, changes=True\)"),
     (lambda s: sf.sum("column", were="column > 1"), r"sum\(\) has no option 'were': did you mean where\?"),
     (lambda s: sf.tumbling("1 hour", ofset="1 minute"), r"tumbling\(\) has no option 'ofset': did you mean offset\?"),
     (lambda s: sf.ValueState(int, tll="1 day"), r"ValueState\(\) has no option 'tll': did you mean ttl\?"),
@@ -253,6 +257,8 @@ def test_what_options_elsewhere_are_called_here_works() -> None:
             if advice.startswith(".window("):
                 step = advice.replace("...", "sf.tumbling('1 hour')")
                 assert eval(f"keyed{step}", {"sf": sf, "keyed": given["a keyed stream"]})
+            elif advice.startswith("options="):
+                assert eval(f"sf.delta('/table', {advice})", {"sf": sf}).reader_options
             elif advice.startswith("sf."):
                 assert eval(advice, {"sf": sf, "path": "/table"})
         assert "emit" in sf.WindowedStream.aggregate.__kwdefaults__
