@@ -96,6 +96,7 @@ def total(bench: Workbench) -> float:
     return float(memory(bench).rows[-1]["total"])
 
 
+@pytest.mark.slow
 def test_a_reader_that_begins_at_a_table_that_went_back_reads_it_as_it_is_and_goes_on(
     bench: Workbench, past: Past
 ) -> None:
