@@ -262,6 +262,7 @@ def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
     assert "Not measured yet: invented." in page.read_text()
 
 
+@pytest.mark.slow
 def test_plots_are_drawn_beside_the_page(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "results")
     measurement = MEASUREMENTS["one_row"]
@@ -390,6 +391,7 @@ def test_a_collection_is_measured_that_deletes_what_was_subsumed(
     assert (found["files"], found["bytes"]) == (12, 120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [True, False])
 def test_savepoints_link_on_one_disk_and_copy_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bool

@@ -142,6 +142,7 @@ def test_rows_that_do_not_fit_make_their_key_a_dead_letter_and_no_other() -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "declared",
     ["long", "int", "string", "double", "boolean", "timestamp", "date", "decimal(4,2)", "array<long>"],

@@ -114,6 +114,7 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
+@pytest.mark.slow
 def test_what_is_installed_imports_nothing_that_stays_at_home() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert [str(path.relative_to(ROOT)) for path in files if set(AT_HOME) & set(imported(path))] == []

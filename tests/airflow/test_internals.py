@@ -47,6 +47,7 @@ def test_nothing_else_of_the_package_imports_what_is_not_public() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_the_spark_provider_gives_its_command_line() -> None:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 

@@ -52,6 +52,7 @@ def spec(**conf: str) -> RunSpec:
     return RunSpec("orders.py:orders", "orders", "dag/1", "run", conf=conf, above=3)
 
 
+@pytest.mark.slow
 def test_a_driver_starts_from_the_archive_of_sparks_classes_and_takes_its_temporary_files_along(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,6 +184,7 @@ WRONG_SOURCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [*WRONG, *WRONG_SOURCES])
 def test_what_is_wrong_is_found_by_the_check_that_says_why(wrong: str, tmp_path: Path) -> None:
     right, instead, check, said = {**WRONG, **WRONG_SOURCES}[wrong]

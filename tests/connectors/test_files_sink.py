@@ -210,6 +210,7 @@ def test_another_pipeline_reads_numbers_of_csv_that_are_none(spark: Any, tmp_pat
     assert [str(row) for row in source.there(spark).collect()] == [str(row) for row in rows.collect()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_another_pipeline_reads_the_folder_and_gets_each_row_once(
     format: str, shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,6 +259,7 @@ def test_a_restore_takes_files_back(shop: Any, tmp_path: Path) -> None:
     assert sorted(ids) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_the_list_of_all_files_is_made_anew_where_it_was_lost(shop: Any) -> None:
     made = shop("json")
     for number, row in enumerate(ROWS):

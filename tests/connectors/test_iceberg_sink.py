@@ -370,6 +370,7 @@ def test_columns_that_are_renamed_added_or_widened_since_the_decision_do_no_harm
 # --- partitions
 
 
+@pytest.mark.slow
 def test_rows_go_to_the_partitions_of_the_table(catalog: Catalog, log: SinkLog) -> None:
     schema = Schema(
         NestedField(1, "id", LongType()),
@@ -411,6 +412,7 @@ def test_a_table_is_made_with_partitions(catalog: Catalog, log: SinkLog) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["date", "decimal(12,3)", "binary", "int", "boolean", "timestamp_ntz", "double"]
 )

@@ -39,6 +39,7 @@ def written(served: Registry, rows: DataFrame, keys: list[str], operation: str =
     return messages.messages(rows, topic(served), own, values, operation, [], avro)
 
 
+@pytest.mark.slow
 def test_every_value_comes_back_as_it_was(spark: SparkSession, served: Registry) -> None:
     exact = {"decimal(38,9)": (Decimal("12345678901234567890123456789.123456789"), Decimal("-0.000000001"))}
     # A row class has no shorter int than int.

@@ -90,6 +90,7 @@ def test_every_value_comes_back_as_it_was(served: Registry) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "row", "instead"),
     [

@@ -192,6 +192,7 @@ def test_what_a_message_is_beside_its_value_comes_in_fields_of_these_names(spark
     assert [(each["key"], each["value"]) for each in every["kafka_headers"]] == headers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hint", "given", "key", "value"),
     [
@@ -211,6 +212,7 @@ def test_a_key_is_read_as_its_field_says(
     assert read(spark, source(rows, key=given), b'{"user": 1}', key=key) == [{"user": 1, "kafka_key": value}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hint", "key"), [(int, b"x"), (int, b"1.5"), (int, b'1,"k":2x'), (str, b"\xff"), (date, b'"noon"')]
 )

@@ -42,6 +42,7 @@ def test_an_input_of_the_corpus_does_no_harm(
     play(held, Case.load(path.read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ROOT)
 def test_a_root_that_a_stranger_has_written_does_no_harm(held: Held, verb: str) -> None:
     played(verb, held)
@@ -57,6 +58,7 @@ def test_links_and_bytes_of_a_savepoint_on_a_disk_do_no_harm(held: Held, verb: s
     played(f"{verb} on a disk", held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ON_A_DISK["root/"])
 def test_links_and_bytes_of_a_root_on_a_disk_do_no_harm(held: Held, verb: str) -> None:
     played(f"{verb} on a disk", held)

@@ -64,6 +64,7 @@ def running(warm: Host, job: str) -> int:
     return next((run["pid"] for run in warm.shown()["runs"] if run["job"] == job), 0)
 
 
+@pytest.mark.slow
 def test_runs_carry_on_from_each_other_in_their_own_folder(warm: Host) -> None:
     one, two = warm.project("one"), warm.project("two")
     for project in (one, two, one):

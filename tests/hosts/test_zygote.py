@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 IMPORTS = """
 import sys, threading
 from stateflow.hosts import zygote
@@ -17,6 +19,7 @@ print(sorted(name for name in set(sys.modules) - before if name.startswith(("pys
 """
 
 
+@pytest.mark.slow
 def test_a_run_imports_neither_the_command_nor_pyspark_again_and_no_thread_is_forked() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
     count, *imported = done.stdout.splitlines()[0].split()

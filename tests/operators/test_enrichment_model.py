@@ -401,6 +401,7 @@ def test_answers_that_are_used_live_on(poisoned: int, seed: int) -> None:
     check(with_ttls((10, "read", "keep"), poisoned=poisoned), dense(seed, range(20, 80, 4), ()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("renew", ["write", "read"])
 def test_answers_go_on_under_another_ttl(renew: str, seed: int) -> None:

@@ -545,12 +545,14 @@ def test_pairs_within_bounds_come_out_with_their_second_row(case: Case, play: Pl
     check(case, play)
 
 
+@pytest.mark.slow
 @model(20, 2000)
 @given(case=cases("tumbling", "hopping", "short", "session"), play=plays(LEFT, RIGHT, releases=True))
 def test_pairs_of_a_window_come_out_when_it_closes(case: Case, play: Play) -> None:
     check(case, play)
 
 
+@pytest.mark.slow
 @model(25, 2000)
 @given(case=cases("asof", "latest"), play=plays(LEFT, RIGHT, releases=True))
 def test_a_row_gets_its_version(case: Case, play: Play) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,6 +165,7 @@ def test_a_last_row_is_forgotten_once_it_is_so_old(case: Case, play: Play) -> No
     check(case, play)
 
 
+@pytest.mark.slow
 @model(25, 3000)
 @given(case=cases("joined"), play=plays(ROW, ROW, releases=True))
 def test_a_version_is_forgotten_once_it_is_so_old(case: Case, play: Play) -> None:

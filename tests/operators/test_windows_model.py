@@ -519,6 +519,7 @@ def check(case: Case, play: Play) -> None:
         played(play, driven, windows, [SCHEMA], as_given, reads_sides=not case.combines)
 
 
+@pytest.mark.slow
 @model(30, 2000)
 @given(case=cases("running"), play=plays(ROW, releases=True))
 def test_running_aggregates_are_those_of_all_rows(case: Case, play: Play) -> None:
@@ -555,12 +556,14 @@ def test_windows_hold_the_rows_that_came_before_they_closed(case: Case, play: Pl
     check(case, play)
 
 
+@pytest.mark.slow
 @model(30, 2000)
 @given(case=cases("session"), play=plays(ROW, releases=True))
 def test_sessions_are_those_of_all_rows_together(case: Case, play: Play) -> None:
     check(case, play)
 
 
+@pytest.mark.slow
 @model(20, 1000)
 @given(case=cases("count", "all"), play=plays(ROW, releases=True))
 def test_windows_of_a_count_have_that_many_rows_in_the_order_of_time(case: Case, play: Play) -> None:

@@ -313,6 +313,7 @@ def deletion(world: World) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_while_its_job_is_deleted_never_has_an_epoch_above_the_tombstone() -> None:
     def play(choose: Choose) -> Played:
         world = World(MemoryStore())

@@ -179,6 +179,7 @@ def tag_if_possible(world: World, slot: int, made: list[bool]) -> None:
         made.append(False)
 
 
+@pytest.mark.slow
 def test_a_restore_that_lets_go_of_its_pin_while_a_collector_waits_keeps_its_files() -> None:
     """The pin is gone when the collector looks, and the record in its place is younger than its listing.
 

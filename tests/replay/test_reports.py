@@ -49,6 +49,7 @@ def test_the_newest_reports_are_kept_newest_first(job: MadeJob) -> None:
     assert reports.find(job.store, job.layout, "r0") is None
 
 
+@pytest.mark.slow
 def test_a_large_report_is_small_when_it_is_kept() -> None:
     long = {"note": "x" * 100_000, "at": datetime(2026, 1, 1, tzinfo=UTC)}
     changes = [(1, RowChange("different", {"user": n}, long, long)) for n in range(20)]

@@ -18,6 +18,7 @@ from tests.reading.test_diff_oracle import grown
 NO_MORE = 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 @pytest.mark.parametrize("seed", range(2))
 def test_every_key_that_differs_is_counted_and_shown_once(backend: str, seed: int, tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def test_serve_releases_what_a_killed_one_had_pinned(job: QueriedJob, surroundin
         process.wait(timeout=30)
 
 
+@pytest.mark.slow
 def test_serve_with_a_tokens_file_makes_no_token(
     job: QueriedJob, surroundings: dict[str, str], tmp_path: Path
 ) -> None:

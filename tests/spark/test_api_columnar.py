@@ -115,6 +115,7 @@ def _as_tables(bench: Workbench, pipeline: sf.Pipeline, harness: ColumnarHarness
     assert min(at for at in earliest if at is not None) == harness.state("open").next_due()
 
 
+@pytest.mark.slow
 def test_two_inputs_reach_columnar_code_as_two_tables(bench: Workbench) -> None:
     table = sf.memory("columnar-matched")
     table.clear()
@@ -141,6 +142,7 @@ def ordered_pages(table: pa.Table, state: Any, ctx: sf.ColumnarContext) -> pa.Ta
     return pa.table({"user": [users[n] for n in firsts], "page": [pages[n] for n in firsts]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_rows", [7, 1000])
 def test_the_rows_of_a_key_come_in_its_order(bench: Workbench, chunk_rows: int) -> None:
     table = sf.memory(f"columnar-ordered-{chunk_rows}")

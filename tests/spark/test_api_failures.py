@@ -405,6 +405,7 @@ def wrong_target(flow: sf.Flow, bench: Workbench) -> None:
     flow.source("in", bench.source("in", ORDER)).append("out", "/some/path")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "kind", "message"),
     [

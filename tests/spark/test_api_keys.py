@@ -168,6 +168,7 @@ def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:
     assert all(not r.operators for r in bench.records("nulls"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [True, False])
 def test_every_subtask_runs_even_without_a_row(spark: SparkSession, ordered: bool) -> None:
     """Else no timer would fire there, and the operator would not be acknowledged."""

@@ -121,6 +121,7 @@ def test_timers_watermarks_lateness_and_idle_sources(
     assert (bench.reports, bench.states("time")) == ([], before)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_behind_the_newest_batch_is_told_with_the_way_back(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_clock_that_is_behind_the_newest_batch_is_told_with_the_way_back(
     assert right.now < bench.records("behind")[-1].now < ahead.now
 
 
+@pytest.mark.slow
 def test_a_run_that_finds_nothing_releases_what_a_quiet_source_has_held_back(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +186,7 @@ def test_a_run_that_finds_nothing_releases_what_a_quiet_source_has_held_back(
     assert (report.held, told(out.rows, "idle")) == (None, [("idle", 3, at(40))])
 
 
+@pytest.mark.slow
 def test_the_time_that_a_batch_takes_makes_no_source_idle(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +306,7 @@ def test_the_tries_of_a_batch_make_no_source_idle(job: Delayed, monkeypatch: pyt
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["trigger", "min_pause"])
 def test_the_time_between_two_batches_in_which_nobody_looks_makes_no_source_idle(
     option: str, job: Delayed, monkeypatch: pytest.MonkeyPatch

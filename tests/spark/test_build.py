@@ -168,6 +168,7 @@ class Listed(sf.KeyedProcess[int, Order, Any]):
         yield key, str(dict(self.kinds.items()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("process", "state", "columns", "expected"),
     [

@@ -128,6 +128,7 @@ def test_a_canonical_savepoint_holds_what_the_checkpoint_holds(
         same_rows(spark, here, there, state)
 
 
+@pytest.mark.slow
 def test_it_is_read_from_wherever_it_lies_and_a_key_reads_one_file(
     spark: SparkSession, holding: Holding
 ) -> None:

@@ -94,6 +94,7 @@ def test_rows_of_one_key_twice_in_the_table_go_both_and_one_comes(
     )
 
 
+@pytest.mark.slow
 def test_an_upsert_that_deletes_nothing_needs_no_column_for_it(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -122,6 +123,7 @@ def test_small_files_that_are_put_together_are_no_change(
     assert feed(spark, path, newest(path)) == Counter()
 
 
+@pytest.mark.slow
 def test_small_files_that_are_put_together_with_new_rows_are_the_new_rows(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

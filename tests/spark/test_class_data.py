@@ -121,6 +121,7 @@ def test_older_archives_make_room(cache: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["2.jsa", "3.jsa", "4.jsa"]
 
 
+@pytest.mark.slow
 def test_a_java_that_makes_none_is_named_and_leaves_nothing(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

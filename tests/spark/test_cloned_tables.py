@@ -185,6 +185,7 @@ def test_of_two_forks_that_were_planned_for_one_folder_only_the_first_gets_it(fo
     assert forking.tables("shared") == forking.tables("x2") == forking.tables("orders")
 
 
+@pytest.mark.slow
 def test_what_has_no_tables_to_copy_is_refused_with_the_next_step(forking: Forking) -> None:
     job = Job(str(forking.bench.folder / "root"), "orders")
     with refused(UsageError, "--rewind-sinks", "takes its tables back"):

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
@@ -28,6 +29,7 @@ def copied(flow: sf.Flow, *, input: str, output: str) -> None:
     flow.source("rows", sf.files(input, "json"), Row).append("out", sf.delta(output))
 
 
+@pytest.mark.slow
 def test_a_job_that_is_older_than_its_output_stops_and_a_fork_goes_on_as_the_error_says(
     spark: SparkSession, tmp_path: Path
 ) -> None:

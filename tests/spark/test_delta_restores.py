@@ -154,6 +154,7 @@ def test_a_reader_that_begins_among_what_was_undone_begins_behind_it() -> None:
     assert next_step(at(5), ONE, unread=True) == Detour(ONE[0], -1, at(9), reached=True)
 
 
+@pytest.mark.slow
 def test_every_reader_ends_with_the_rows_of_the_table_or_is_refused() -> None:
     """Plays readers against tables that grow and go back, each from every position at every time, and from each first snapshot."""
     for seed in range(300):

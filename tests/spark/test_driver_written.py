@@ -206,6 +206,7 @@ def test_no_rows_need_no_job_whatever_the_table_asks(
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == began
 
 
+@pytest.mark.slow
 def test_spark_writes_what_is_large_or_compressed_otherwise_or_has_gone_through_a_step(
     spark: SparkSession, path: Path, log: SinkLog, jobs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

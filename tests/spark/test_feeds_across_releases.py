@@ -98,6 +98,7 @@ def number(**options: Any) -> Any:
     return sf.ValueState(float, default=0.0, **options)
 
 
+@pytest.mark.slow
 def test_a_release_from_before_a_state_had_another_name_goes_on(job: Releases) -> None:
     old, new = job.release("total", total=number()), job.release("sum", sum=number(aliases=["total"]))
     early = job.batch(old, "total", 1, 2)
@@ -119,6 +120,7 @@ def test_a_value_stored_again_as_a_later_type_while_the_feed_was_away_is_not_rea
     assert job.told == {1: 1, 2: 2.0, 3: 1}
 
 
+@pytest.mark.slow
 def test_a_state_that_got_the_number_of_another_one_is_told_by_its_name(job: Releases) -> None:
     early = job.batch(job.release(a=number()), "a", 1, 2)
     job.batch(job.release("x", a=number(), x=number()), "x", 1, 2, 3)
@@ -129,6 +131,7 @@ def test_a_state_that_got_the_number_of_another_one_is_told_by_its_name(job: Rel
     assert job.told == {6: 1.0, 7: 1.0}, "2 has the bytes in y that it had in x"
 
 
+@pytest.mark.slow
 def test_a_state_that_has_another_name_and_another_number_is_told_by_its_alias(job: Releases) -> None:
     early = job.batch(job.release(a=number()), "a", 1, 2)
     job.batch(job.release("total", a=number(), total=number()), "total", 1, 2, 3)
@@ -140,6 +143,7 @@ def test_a_state_that_has_another_name_and_another_number_is_told_by_its_alias(j
     assert job.told == {2: 1.0, 6: 1.0, 7: 1.0}
 
 
+@pytest.mark.slow
 def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Releases) -> None:
     def text(value: float) -> str:
         return f"{value:g}"
@@ -176,6 +180,7 @@ def test_a_replay_over_a_rename_compares_the_feeds_rows_as_those_of_the_state(jo
     assert job.replay(new, last, last).notes == []
 
 
+@pytest.mark.slow
 def test_a_replay_says_which_rows_a_renamed_state_makes_differ_by_its_name(job: Releases) -> None:
     def named(frame: Any) -> Any:
         return frame.withColumnRenamed("state", "whose")

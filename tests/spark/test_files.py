@@ -99,6 +99,7 @@ class Renamed:
     note: Annotated[str | None, sf.field(aliases=["user"])] = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_a_column_is_read_under_its_former_names(spark: SparkSession, tmp_path: Path, format: str) -> None:
     for k, name in enumerate(("revenue", "turnover", "takings")):
@@ -202,6 +203,7 @@ DAYS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["json", "csv"])
 @pytest.mark.parametrize("kind", ["date", "timestamp"])
 def test_digits_alone_are_no_day(spark: SparkSession, tmp_path: Path, format: str, kind: str) -> None:

@@ -94,6 +94,7 @@ class Renamed:
     label: Annotated[str, sf.field(aliases=["name"])]
 
 
+@pytest.mark.slow
 def test_rows_of_a_class_whose_fields_had_other_names(spark: SparkSession, tmp_path: Path) -> None:
     harness = FlowHarness(reading("json", {"multiLine": True}, Renamed), tmp_path)
     harness.add("in", Renamed(1, "new"), Renamed(2, "newer"))
@@ -111,6 +112,7 @@ class Line:
     id: str
 
 
+@pytest.mark.slow
 def test_texts_are_written_as_the_options_read_them(spark: SparkSession, tmp_path: Path) -> None:
     whole = FlowHarness(reading("text", {"wholetext": "true"}, Line), tmp_path / "whole")
     whole.add("in", Line("1\nb"), Line("2"), "3\n\nc\n")

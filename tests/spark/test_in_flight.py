@@ -266,6 +266,7 @@ def third(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return ended
 
 
+@pytest.mark.slow
 def test_a_sink_is_asked_when_the_record_before_is_complete(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, third: threading.Event
 ) -> None:
@@ -290,6 +291,7 @@ def test_a_sink_is_asked_when_the_record_before_is_complete(
     assert [(slot == next_slot, pending) for slot, next_slot, pending in asked] == [(True, ())] * 4
 
 
+@pytest.mark.slow
 def test_what_a_sink_refuses_when_it_is_asked_is_not_decided(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +311,7 @@ def test_what_a_sink_refuses_when_it_is_asked_is_not_decided(
     assert counts(deliveries) == ALL
 
 
+@pytest.mark.slow
 def test_with_one_in_flight_no_batch_is_evaluated_during_a_delivery(
     bench: Workbench, evaluated: list[float]
 ) -> None:
@@ -431,6 +434,7 @@ def test_a_last_delivery_that_hangs_ends_a_run_that_has_nothing_more_to_read(
     assert counts(deliveries) == [(1, 1.0), (1, 2.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_delivery_that_fails_since_a_newer_run_has_cleaned_up_says_who_has_the_job(
     spark: SparkSession, tmp_path: Path, most: int

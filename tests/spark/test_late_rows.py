@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import DataFrame
 
 import stateflow as sf
 from tests.spark.pipelines import LATE, ORDER, Order, Sum, Workbench, at
 
 
+@pytest.mark.slow
 def test_rows_are_counted_once_where_late_ones_are_split_off_and_where_a_batch_is_tried_again(
     bench: Workbench,
 ) -> None:

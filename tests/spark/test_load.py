@@ -178,6 +178,7 @@ def test_states_without_a_frame_or_rows_are_empty(spark: SparkSession, holding: 
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_edited_table_is_the_new_state(spark: SparkSession, holding: Holding) -> None:
     record = holding.checkpoint(totals=holding.operator(USER, bulky(range(100))))
     snapshot = checkpoint_of("orders", "latest", holding.options())

@@ -554,6 +554,7 @@ def test_a_misspelt_field_of_some_elements_is_counted(spark: SparkSession, tmp_p
     assert "source 'orders': 1 rows have no value in 'items.count', which Basket declares" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["json", "parquet", "orc"])
 def test_a_field_that_is_misspelt_in_one_file_of_a_batch_names_the_file(
     spark: SparkSession, tmp_path: Path, format: str

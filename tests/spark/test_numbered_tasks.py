@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from stateflow.spark.shuffle.numbered_tasks import murmur3, numbers_of_tasks, to_tasks
 
 
+@pytest.mark.slow
 def test_the_hash_is_that_of_spark(spark: SparkSession) -> None:
     numbers = [0, 1, 7, 1000, 65535, 2**31 - 1]
     frame = spark.createDataFrame([(number,) for number in numbers], "n int")

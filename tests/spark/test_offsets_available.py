@@ -61,6 +61,7 @@ def test_a_recreated_table_is_named(spark: SparkSession, replay: Replay, events:
     assert error.value.exit_code == 7
 
 
+@pytest.mark.slow
 def test_an_older_copy_of_the_table_is_named(
     spark: SparkSession, replay: Replay, events: Path, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ class Folder:
         return sorted(row["id"] for row in self.out.rows)
 
 
+@pytest.mark.slow
 def test_a_folder_is_not_read_again_under_another_name(spark: SparkSession, tmp_path: Path) -> None:
     folder, place = Folder(spark, tmp_path), tmp_path / "in"
     folder.add(place / "1.json", 1)
@@ -96,6 +97,7 @@ def test_a_file_of_the_name_and_the_time_of_a_read_one_is_that_one() -> None:
 NAMES = ("[1].json", "{a,b}.json", "*.json", "?.json", "a\\b.json", "a}.json")
 
 
+@pytest.mark.slow
 def test_a_file_with_a_name_like_a_pattern_does_not_double_its_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:

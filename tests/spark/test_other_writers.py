@@ -110,6 +110,7 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
     assert ran("three").warnings == ()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_renamed_as_the_page_says_goes_on_in_its_outputs_and_tells_of_nobody(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def subtasks(bench: Workbench, job: str) -> dict[str, int]:
     return {uid: len(each.assignment) for uid, each in head(bench, job).operators.items()}
 
 
+@pytest.mark.slow
 def test_it_keeps_its_state_over_batches_runs_and_another_parallelism(bench: Workbench) -> None:
     out = sf.memory(f"{bench.folder.name}-plain")
     bench.rows("rates", [{"sku": "tea", "factor": 10.0}])
@@ -121,6 +122,7 @@ def test_it_keeps_its_state_over_batches_runs_and_another_parallelism(bench: Wor
     assert elements(bench, "plain", "reached") == [1, 1, 1, 0], "and no subtask records another's part"
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_whole_union_also_if_it_first_notes_where_a_new_source_begins(
     bench: Workbench,
 ) -> None:

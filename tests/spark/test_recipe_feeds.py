@@ -80,6 +80,7 @@ def test_a_label_gets_what_was_known_at_its_time(spark: SparkSession, bench: Wor
     assert [row.known and tuple(row.known) for row in later.collect()] == [None, (1, 5.0), None]
 
 
+@pytest.mark.slow
 def test_an_audit_table_has_the_changes_of_several_states(spark: SparkSession, bench: Workbench) -> None:
     _, table = ran(
         bench, "audit", "requests",

@@ -153,6 +153,7 @@ def test_a_batch_on_a_new_host_fetches_what_it_reads(pods: Pods) -> None:
     assert pods.read() == pods.entries
 
 
+@pytest.mark.slow
 def test_many_such_batches_leave_all_that_they_wrote(pods: Pods) -> None:
     chance = random.Random(1)
     for _ in range(14):
@@ -186,6 +187,7 @@ def test_the_users_of_a_shared_cache_can_read_a_file_that_has_come_in_parts(pods
     assert in_parts == modes()
 
 
+@pytest.mark.slow
 def test_after_a_shard_that_was_fetched_whole_the_next_ones_are_at_once(
     tmp_path: Path, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ def test_versions_that_were_undone_before_they_were_read_are_left_out(bench: Wor
     assert total(bench) == 51
 
 
+@pytest.mark.slow
 def test_a_bounded_run_ends_where_the_table_stood_before_it_went_back(bench: Workbench, past: Past) -> None:
     pipeline = reader(bench)
     past.goes_on_to(5)
@@ -191,6 +192,7 @@ def test_rows_that_were_read_and_undone_are_refused_at_once_with_the_way_back(
     assert contents(spark, latest, "total") == [19]
 
 
+@pytest.mark.slow
 def test_who_lets_undone_rows_stand_goes_on_behind_them_as_advised(bench: Workbench, past: Past) -> None:
     past.goes_on_to(2)
     bench.run(reader(bench))
@@ -208,6 +210,7 @@ def test_who_lets_undone_rows_stand_goes_on_behind_them_as_advised(bench: Workbe
     assert total(bench) == 1 + 2 + 4 + 16 + 32
 
 
+@pytest.mark.slow
 def test_a_source_that_is_read_anew_into_kept_state_counts_twice_and_says_so_and_how_to_undo_it(
     bench: Workbench,
 ) -> None:
@@ -280,6 +283,7 @@ def test_a_source_may_begin_among_versions_that_were_undone(bench: Workbench, pa
     assert total(bench) == 16
 
 
+@pytest.mark.slow
 def test_a_change_feed_tells_its_reader_itself(spark: SparkSession, bench: Workbench, tmp_path: Path) -> None:
     table = str(tmp_path / "orders")
     properties = "delta.enableChangeDataFeed = true"

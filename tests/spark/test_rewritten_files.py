@@ -34,6 +34,7 @@ def copied(flow: sf.Flow, *, input: str, output: str) -> None:
     flow.source("rows", sf.files(input, "json"), "id long").append("rows", sf.delta(output))
 
 
+@pytest.mark.slow
 def test_the_run_tells_of_a_file_that_was_written_again(spark: SparkSession, tmp_path: Path) -> None:
     harness = FlowHarness(copied, tmp_path)
     harness.add("rows", {"id": 1})
@@ -70,6 +71,7 @@ def test_a_run_tells_of_subfolders_and_its_advice_reads_them(spark: SparkSession
     assert sorted(row["id"] for row in harness.table("rows")) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_a_month_older_is_read(spark: SparkSession, tmp_path: Path) -> None:
     harness = FlowHarness(copied, tmp_path)
     harness.add("rows", {"id": 1})

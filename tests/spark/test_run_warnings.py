@@ -74,6 +74,7 @@ def test_what_a_run_did_not_live_to_say_is_left_to_the_next(
     assert unsaid(log, epoch, beats.get) == left  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_warning_of_a_run_that_fails_is_said_by_the_next_that_ends(
     spark: SparkSession, bench: Workbench
 ) -> None:

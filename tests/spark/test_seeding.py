@@ -122,6 +122,7 @@ def test_each_log_entry_of_a_file_source_is_saved_once(history: History) -> None
     assert held == ["0/19.compact", "0/20", "0/21"]
 
 
+@pytest.mark.slow
 def test_sources_are_added_dropped_and_reordered_between_runs(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_sources_are_added_dropped_and_reordered_between_runs(
     assert rows(third) == [{"c": list(numbers(220))}]
 
 
+@pytest.mark.slow
 def test_a_stream_without_data_yet_starts_when_its_first_data_comes(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_stream_without_data_yet_starts_when_its_first_data_comes(
     assert rows(second) == [{"late": list(numbers(50))}]
 
 
+@pytest.mark.slow
 def test_data_that_arrives_during_a_run_is_read_by_the_next(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -183,6 +186,7 @@ def test_data_that_arrives_during_a_run_is_read_by_the_next(
     assert rows(second) == [{"files": list(numbers(10)), "events": list(numbers(110))}]
 
 
+@pytest.mark.slow
 def test_a_changed_source_does_not_get_the_offsets_of_another(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def file_at(path: Path, when: datetime) -> None:
     os.utime(newest, (when.timestamp(), when.timestamp()))
 
 
+@pytest.mark.slow
 def test_a_run_up_to_a_version_stops_there_and_the_next_carries_on(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_run_up_to_a_version_stops_there_and_the_next_carries_on(
     assert ids(following, "events") == list(numbers(60, 100, 110, 120))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("trigger", "read"), [("once", [10]), ("availableNow", [10, 20])])
 def test_a_planned_batch_ends_where_it_was_planned_and_only_the_trigger_once_stops_there(
     spark: SparkSession, replay: Replay, tmp_path: Path, trigger: str, read: list[int]
@@ -140,6 +142,7 @@ def test_a_run_up_to_a_time_ends_with_the_last_commit_at_or_before_it(
     assert replay.run(sources, first[-1].state, until=NOON - timedelta(minutes=1)) == []
 
 
+@pytest.mark.slow
 def test_a_table_that_is_younger_than_the_bound_has_nothing_to_read_yet(
     spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_table_that_is_younger_than_the_bound_has_nothing_to_read_yet(
     assert (ids(third, "events"), ids(third, "files")) == (list(numbers(1010)), list(numbers(30)))
 
 
+@pytest.mark.slow
 def test_a_bound_behind_what_was_read_is_told_from_one_that_is_reached(
     spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +182,7 @@ def test_a_bound_behind_what_was_read_is_told_from_one_that_is_reached(
         ] == [True, True, False, False]
 
 
+@pytest.mark.slow
 def test_what_lies_behind_the_bound_does_not_matter(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -212,6 +217,7 @@ def hourly(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path / "files"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["false", "true"], ids=["oldest first", "newest first"])
 def test_a_file_source_ends_with_the_files_modified_up_to_the_time(
     spark: SparkSession, replay: Replay, hourly: Path, order: str
@@ -230,6 +236,7 @@ def test_a_file_source_ends_with_the_files_modified_up_to_the_time(
     assert sorted(ids(second, "files")) == list(numbers(30, 5000)), "a late file is read by the next run"
 
 
+@pytest.mark.slow
 def test_a_bounded_run_over_many_files_is_rewound_across_a_compaction(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -247,6 +254,7 @@ def test_a_bounded_run_over_many_files_is_rewound_across_a_compaction(
     assert ids(replay.run(sources, whole[-1].state), "files") == [12]
 
 
+@pytest.mark.slow
 def test_a_bound_holds_for_all_sources_or_for_named_ones(
     spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
 ) -> None:

@@ -333,6 +333,7 @@ def test_a_run_that_is_bounded_for_one_source_makes_the_other_one_no_later(pair:
     pair.ends_well()
 
 
+@pytest.mark.slow
 def test_what_comes_after_the_bound_of_a_source_is_not_late(pair: Pair) -> None:
     """The bound of `b` lies a minute after its last rows, and the run an hour after it."""
     before = pair.bench.records("pair")[-1].now
@@ -355,6 +356,7 @@ def test_a_bounded_run_knows_what_there_was_up_to_its_bound(pair: Pair) -> None:
     assert pair.watermarks()[-2:] == [2, 59]
 
 
+@pytest.mark.slow
 def test_what_comes_while_a_run_reads_is_not_late_in_the_next_one(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,6 +457,7 @@ def test_a_run_goes_on_from_a_record_from_before_this_was_noted(
     assert pair.watermarks()[-2:] == [2, watermark]
 
 
+@pytest.mark.slow
 def test_a_source_that_is_added_waits_for_no_rows_longer_than_the_timeout(pair: Pair) -> None:
     (pair.bench.folder / "c").mkdir()
     three = pair.pipeline("a", "b", "c")
@@ -585,6 +588,7 @@ def test_a_job_that_goes_back_reads_first_what_has_gathered(origin: str, tables:
     tables.ends_well()
 
 
+@pytest.mark.slow
 def test_a_source_that_is_quiet_after_its_event_time_was_forgotten_becomes_idle(tables: Tables) -> None:
     """As after `--reset-watermark`: nobody knows when it had rows last."""
     tables.forget()

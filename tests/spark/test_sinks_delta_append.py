@@ -218,6 +218,7 @@ def test_a_column_added_after_the_decision_does_not_stop_the_commit(
     assert contents(spark, path) == [(1, None), (2, None)]
 
 
+@pytest.mark.slow
 def test_a_column_given_another_meaning_after_the_decision_stops_the_commit(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -395,6 +396,7 @@ def test_another_partitioning_than_the_tables_is_refused(spark: SparkSession, pa
         opened(spark, path, "a string, b string, n long", partition_by=["b"])
 
 
+@pytest.mark.slow
 def test_the_slot_is_found_without_the_checksum_file(spark: SparkSession, path: Path, log: SinkLog) -> None:
     sink = opened(spark, path)
     prepared = log.prepare(sink, numbers(spark, 1))

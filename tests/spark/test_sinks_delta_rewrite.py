@@ -212,6 +212,7 @@ def test_a_table_with_much_to_write_is_left_to_delta(
     assert asked == [2]
 
 
+@pytest.mark.slow
 def test_what_another_writer_deletes_meanwhile_stays_deleted(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, no_merge: None
 ) -> None:
@@ -222,6 +223,7 @@ def test_what_another_writer_deletes_meanwhile_stays_deleted(
     assert contents(spark, path) == [row for row in AFTER if row[0] != 4]
 
 
+@pytest.mark.slow
 def test_what_another_writer_puts_there_meanwhile_is_replaced_like_what_was_there(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, no_merge: None
 ) -> None:
@@ -233,6 +235,7 @@ def test_what_another_writer_puts_there_meanwhile_is_replaced_like_what_was_ther
     assert contents(spark, path) == [*AFTER, (6, 1, "theirs")]
 
 
+@pytest.mark.slow
 def test_two_jobs_that_put_a_key_into_an_empty_table_leave_one_row_of_it(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, no_merge: None
 ) -> None:
@@ -245,6 +248,7 @@ def test_two_jobs_that_put_a_key_into_an_empty_table_leave_one_row_of_it(
     assert contents(spark, path) == [(1, 1, "mine"), (2, 1, "mine")]
 
 
+@pytest.mark.slow
 def test_a_constraint_that_the_table_has_got_since_stops_a_decided_record(
     spark: SparkSession, path: Path, log: SinkLog, no_merge: None
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_batch_of_growing_keys_rewrites_the_batch_before_it_and_nothing_else(
     assert [metrics[name] for name in names] == ["110", "1", "2", "210"]
 
 
+@pytest.mark.slow
 def test_a_small_file_is_extended_until_it_is_worth_its_own(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -239,6 +240,7 @@ def test_a_record_of_an_earlier_release_touches_every_file(
     assert contents(spark, path, "id") == [*range(10), *range(20, 30)]
 
 
+@pytest.mark.slow
 def test_a_key_of_two_columns_is_apart_in_either(
     spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:
@@ -252,6 +254,7 @@ def test_a_key_of_two_columns_is_apart_in_either(
     assert contents(spark, path) == [(1, 1, "a"), (5, 1, "b"), (9, 2, "a")]
 
 
+@pytest.mark.slow
 def test_a_row_that_another_writer_puts_elsewhere_meanwhile_stays_and_one_of_a_key_is_replaced(
     spark: SparkSession, path: Path, log: SinkLog, monkeypatch: pytest.MonkeyPatch, apart: None
 ) -> None:
@@ -265,6 +268,7 @@ def test_a_row_that_another_writer_puts_elsewhere_meanwhile_stays_and_one_of_a_k
     assert contents(spark, path) == sorted([*between(0, 5), (3, 9, "far"), *between(20, 23, 2)])
 
 
+@pytest.mark.slow
 def test_a_batch_that_deletes_all_of_a_file_leaves_no_empty_one(
     spark: SparkSession, path: Path, log: SinkLog, apart: None
 ) -> None:

@@ -173,6 +173,7 @@ def test_an_operator_whose_rows_are_upserted_runs_in_the_job_and_the_process_tha
     assert all("prepare out" in steps for steps in timings)
 
 
+@pytest.mark.slow
 def test_rows_that_break_a_constraint_fail_before_the_decision(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_recreated_table_blocks_a_decided_record(spark: SparkSession, path: Pa
         log.commit(prepared)
 
 
+@pytest.mark.slow
 def test_columns_that_the_output_lacks_keep_their_values(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, lo
     assert contents(spark, path) == []
 
 
+@pytest.mark.slow
 def test_a_row_for_which_the_condition_holds_deletes_its_key_once(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:

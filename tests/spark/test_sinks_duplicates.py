@@ -42,6 +42,7 @@ def test_a_key_is_found_across_files_whatever_the_letters_of_its_name(
     assert first_duplicate(spark, staged, frame.schema, ["ID"], stager) is None
 
 
+@pytest.mark.slow
 def test_only_keys_that_arrow_compares_as_spark_does_are_left_to_arrow(
     spark: SparkSession, stager: Stager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def scratch(tmp_path: Path) -> Callable[[], Path]:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [1 << 20, 2000, 300, 1])
 @pytest.mark.parametrize("block", [1 << 20, 400, 1])
 def test_rows_of_any_order_come_by_place_and_then_as_they_came(

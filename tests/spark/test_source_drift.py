@@ -271,6 +271,7 @@ def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended
         assert (times["ahead"] - times["middle"]) / HOUR <= 36 + 48
 
 
+@pytest.mark.slow
 def test_rows_that_wait_are_not_late_when_the_other_source_jumps_ahead(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -301,6 +302,7 @@ def test_rows_that_wait_are_not_late_when_the_other_source_jumps_ahead(
     assert counts == {"ahead-out": 4, "ahead-late": 0, "behind-out": 4, "behind-late": 0}
 
 
+@pytest.mark.slow
 def test_without_the_option_none_waits(spark: SparkSession, tmp_path: Path) -> None:
     made = sides(spark, tmp_path, None)
     made.bench.run(made.pipeline, target_batch_duration="5 minutes")

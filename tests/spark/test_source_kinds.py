@@ -49,6 +49,7 @@ def unchanged(bench: Workbench, source: Any, *named: str, rows: Any = Order) -> 
     assert bench.states("copy") == before
 
 
+@pytest.mark.slow
 def test_files_become_a_table_or_a_stream(bench: Workbench, table: Path) -> None:  # noqa: F811
     bench.rows("in", [Order(1, "a", 2.0, at(1))])
     bench.run(reading(bench, sf.files(str(bench.folder / "in"), "json")))

@@ -207,6 +207,7 @@ class SpentWithCount:
     orders: int = 7
 
 
+@pytest.mark.slow
 def test_a_type_that_changes_values_is_told_once_for_every_entry(bench: Workbench) -> None:
     changes = sf.memory("feed-evolved")
     changes.clear()

@@ -158,6 +158,7 @@ def test_operator_state_has_a_row_per_subtask_and_element(spark: SparkSession, h
     assert load(spark, holding, "totals", "rates").collect()[0]["value"] == {"x": 0.5}
 
 
+@pytest.mark.slow
 def test_a_frame_shows_the_snapshot_that_was_chosen_when_it_was_loaded(
     spark: SparkSession, holding: Holding
 ) -> None:
@@ -274,6 +275,7 @@ def test_where_on_the_key_opens_only_its_shard(spark: SparkSession, holding: Hol
     assert in_one_task(frame.where("key_group < 4 and key_group >= 2"))
 
 
+@pytest.mark.slow
 def test_where_finds_keys_of_every_type(spark: SparkSession, holding: Holding) -> None:
     key = (("s", "str"), ("d", "date"), ("b", "bool"), ("t", "datetime"), ("m", "decimal"), ("r", "bytes"))
     keys = [

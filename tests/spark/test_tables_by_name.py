@@ -171,6 +171,7 @@ def test_a_table_that_was_made_anew_is_refused_before_it_gets_rows(
         bench.run(orders)
 
 
+@pytest.mark.slow
 def test_nothing_is_made_or_written_where_one_name_is_wrong(shop: SparkSession, bench: Workbench) -> None:
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"create": "false"}, NotFoundError, r"sink 'copy': there is no table spark_catalog\.shop\.copy: .*create=True.*in memory"),
@@ -184,6 +185,7 @@ def test_nothing_is_made_or_written_where_one_name_is_wrong(shop: SparkSession, 
         assert (tables(shop), bench.listing()) == (["orders"], []), parameters
 
 
+@pytest.mark.slow
 def test_a_table_by_path_and_by_name_is_one_table(shop: SparkSession, bench: Workbench) -> None:
     shop.sql("CREATE TABLE shop.latest (id BIGINT, amount BIGINT) USING delta")
     with refused(UsageError, "'copy' and 'latest'", "spark_catalog.shop.latest"):

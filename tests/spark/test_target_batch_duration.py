@@ -140,6 +140,7 @@ def test_what_a_delta_source_says_stays_the_most(option: str, spark: SparkSessio
     assert max(report.rows for report in bench.reports) == most
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_bounded_run_has_batches_of_the_right_size_and_ends_at_its_bound(
     spark: SparkSession, tmp_path: Path
@@ -173,6 +174,7 @@ def test_a_bounded_run_has_batches_of_the_right_size_and_ends_at_its_bound(
     assert bench.records("until")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_slow_rows_make_smaller_batches(spark: SparkSession, tmp_path: Path) -> None:
     table(spark, tmp_path / "visits")

@@ -199,6 +199,7 @@ def test_figures_that_do_not_tell_the_width_are_none(figures: dict[str, Any]) ->
     assert widest_of(figures, "op") == 0
 
 
+@pytest.mark.slow
 def test_text_goes_unmeasured_behind_a_batch_of_narrow_rows(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

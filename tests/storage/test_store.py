@@ -101,6 +101,7 @@ def test_a_download_into_a_missing_folder_does_not_blame_the_store(store: Store,
         store.download("job/shared/a", tmp_path / "no" / "such" / "target")
 
 
+@pytest.mark.slow
 def test_a_copy_is_an_object_of_its_own(store: Store, tmp_path: Path) -> None:
     content = bytes(range(256)) * 90_000
     (tmp_path / "mine").write_bytes(content)
@@ -190,6 +191,7 @@ def test_listing_goes_by_prefix_of_names_not_by_folder(store: Store) -> None:
     assert paths(store, "job/chk-00000010/_pending/") == []
 
 
+@pytest.mark.slow
 def test_a_listing_is_in_order_and_whole_over_many_pages(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,7 @@ def _race(root: Path, start: Any, rounds: int, number: int, won: Any) -> None:
     won.put(None)
 
 
+@pytest.mark.slow
 def test_of_many_processes_that_create_one_path_exactly_one_wins(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     start, won, rounds = context.Barrier(3), context.Queue(), 60

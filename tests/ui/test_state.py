@@ -87,6 +87,7 @@ def said(app: AirflowApp, address: str, status: int) -> str:
     return sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", [f"{KEY}1", f"{JOB}/differences?before=2&after=3", f"{JOB}/replays"])
 def test_state_is_for_those_who_may_edit_the_connection(airflow_app: AirflowApp, address: str) -> None:
     answer = airflow_app.viewer.get(address)
@@ -131,6 +132,7 @@ def test_a_key_s_history_is_what_a_query_finds_at_every_checkpoint(airflow_app: 
     assert get(airflow_app, f"{KEY}99")["versions"] == []
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_the_command(airflow_app: AirflowApp, tmp_path: Path) -> None:
     options = options_of(airflow_app.root, tmp_path)
     job = Job(str(airflow_app.root), "orders")
@@ -318,6 +320,7 @@ def test_the_page_s_form_is_told_of_every_state(airflow_app: AirflowApp) -> None
         )
 
 
+@pytest.mark.slow
 def test_an_answer_does_not_outlive_the_head_nor_an_erased_key(
     airflow_app: AirflowApp, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def roots(app: AirflowApp, who: dict[str, str]) -> tuple[set[str], set[str]]:
     return {root["conn_id"] for root in said["roots"]}, {job["job"] for job in said["jobs"]}
 
 
+@pytest.mark.slow
 def test_the_first_page_names_the_roots_of_ones_own_team_and_those_of_no_team(
     airflow_app: AirflowApp, people: dict[str, Any]
 ) -> None:

@@ -132,6 +132,7 @@ def test_an_interval_join_with_a_condition(where: str, how: str) -> None:
     assert driven.entries() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "how"), EACH[: len(CONDITIONS)])
 def test_a_window_join_with_a_condition(where: str, how: str) -> None:
     chance, left, right, delay = cases(where, how)
@@ -147,6 +148,7 @@ def test_a_window_join_with_a_condition(where: str, how: str) -> None:
     assert driven.entries() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "how"), EACH[-len(CONDITIONS) :])
 def test_a_session_join_with_a_condition(where: str, how: str) -> None:
     chance, left, right, _ = cases(where, how)

@@ -120,6 +120,7 @@ def test_only_the_poisoned_keys_of_a_call_have_no_answer(batch: int, poisoned: s
     assert len(service.calls) <= -(-50 // batch) + 2 * min(50, len(poisoned) * (batch - 1).bit_length())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_one_poisoned_key_in_ten_is_found_wherever_it_is(seed: int) -> None:
     poisoned = set(Random(seed).sample(range(2_000), 200))

@@ -26,6 +26,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("conditions", [0, 1, 3, 9, MOST_CONDITIONS])
 @pytest.mark.parametrize("name", COLUMNS)

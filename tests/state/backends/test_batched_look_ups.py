@@ -42,6 +42,7 @@ def shard(tmp_path: Path) -> Shard:
     return shard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [1, 2, 3, 40, 900])
 @pytest.mark.parametrize("states", [(1,), (2,), (1, 2)])
 def test_a_batched_look_up_finds_what_single_ones_find(

@@ -95,6 +95,7 @@ def test_merges_bound_the_number_of_runs(shelf_of: Make) -> None:
         assert shard.bytes < 3 * 20_000 * 80
 
 
+@pytest.mark.slow
 def test_uploads_stay_below_ten_times_the_changes(shelf_of: Make) -> None:
     shelf = shelf_of(rocksdb_backend())
     shard, total = filled(shelf, 50_000), 0

@@ -66,6 +66,7 @@ def keys(*users: int) -> pa.Array:
     return pa.array(users, pa.int64())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renew", ["write", "read"])
 @pytest.mark.parametrize("time", ["processing", "event"])
 @pytest.mark.parametrize("text", [False, True])

@@ -41,6 +41,7 @@ from tests.state.values.typed_values import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hint", "values", "arrow"), SCALARS, ids=[str(case[2]) for case in SCALARS])
 @settings(max_examples=50)
 @given(data=st.data())
