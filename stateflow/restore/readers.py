@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log, list_jobs, read_log
@@ -19,7 +20,14 @@ from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import SourceLog, log_beside
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.delta_restores import TableRestore, UndoneRead, newest_like, next_step
+from stateflow.spark.sources.delta_restores import (
+    Detour,
+    TableRestore,
+    UndoneRead,
+    newest_like,
+    next_step,
+    restore_at,
+)
 
 OpenTable = Callable[[str], SourceLog | None]
 """Opens the log of the table at a path; None when this process cannot read it."""
@@ -56,6 +64,13 @@ class _Undone:
     job: str
     table: str
     restore: TableRestore
+    restored: Callable[[int], TableRestore | None]
+    """The commit of a version, if it has taken the table back before."""
+
+    def step_of(self, position: DeltaOffset) -> Detour | UndoneRead | None:
+        """What a reader there would do about it, and about what took the table back before."""
+        earlier = map(self.restored, range(position.version, self.restore.version))
+        return next_step(position, [*(each for each in earlier if each is not None), self.restore])
 
 
 def readers_of(job: JobHandle, last_commits: Mapping[str, int], sinks: Iterable[str]) -> Readers:
@@ -116,7 +131,10 @@ class _Search:
                 continue  # nobody reads it
             restore = self._restore(log, uid, prepared, last_commits.get(uid), max(0, min(read) - 1))
             if restore is not None:
-                found[table] = _Undone(log.job, prepared.target, restore)
+                own = self._tables[prepared.target]
+                assert own is not None  # it has told what would be undone
+                restored = cache(partial(restore_at, own.read))
+                found[table] = _Undone(log.job, prepared.target, restore, restored)
         return found
 
     def _restore(
@@ -157,8 +175,8 @@ class _Search:
             back = next(
                 (c.slot for c in reversed(log.checkpoints) if not any(_touched(c.sources, undone))), None
             )
-            for uid, table in hit:
-                first = (table.restore.kept if table.restore.kept is not None else -1) + 1
+            for uid, table, restore in hit:
+                first = (restore.kept if restore.kept is not None else -1) + 1
                 found.append(Reader(name, uid, table.table, table.job, first, back))
         return found
 
@@ -171,12 +189,13 @@ class _Search:
 
 def _touched(
     sources: Mapping[str, SourceState], undone: Mapping[str, _Undone]
-) -> Iterator[tuple[str, _Undone]]:
-    """The sources that have read what would be undone."""
+) -> Iterator[tuple[str, _Undone, TableRestore]]:
+    """The sources that have read what would be undone, or is already, and the restore that undoes it."""
     for uid, at in _offsets(sources):
         table = undone.get(at.table)
-        if table is not None and isinstance(next_step(at, [table.restore]), UndoneRead):
-            yield uid, table
+        step = table.step_of(at) if table is not None else None
+        if table is not None and isinstance(step, UndoneRead):
+            yield uid, table, step.restore
 
 
 def _offsets(sources: Mapping[str, SourceState]) -> Iterator[tuple[str, DeltaOffset]]:

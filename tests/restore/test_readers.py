@@ -124,6 +124,17 @@ def test_a_reader_behind_a_restore_to_the_same_rows_has_read_nothing_that_would_
     assert told(readers(orders, middle)) == [("daily", "orders", 3, None)]
 
 
+def test_a_reader_that_was_left_behind_when_the_table_went_back_is_still_one(
+    tmp_path: Path, orders: Writing
+) -> None:
+    sound, undone = orders.batch(), orders.batch()
+    daily = Writing(tmp_path, "daily")
+    back = daily.batch(orders=1)
+    daily.batch(orders=2)
+    orders.restored("remove", undone)
+    assert told(readers(orders, sound)) == [("daily", "orders", 2, back)]
+
+
 def test_without_such_a_checkpoint_it_says_so(tmp_path: Path, orders: Writing) -> None:
     sound = orders.batch()
     orders.batch()
