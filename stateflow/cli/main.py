@@ -101,9 +101,16 @@ class Commands(TyperGroup):
             raise typer.Exit(0) from None
         except Exception as error:
             if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "exit_code"):
+                _say_of_a_negative_number(error)
                 raise  # the command line's own
             _report(ctx, error, 1)
             raise typer.Exit(1) from None
+
+
+def _say_of_a_negative_number(error: Any) -> None:
+    """A key such as -5 looks like an option, which no command has."""
+    if getattr(error, "option_name", "")[1:2].isdigit():
+        error.message += ". A value that begins with - stands behind --"
 
 
 def _report(ctx: Any, error: Exception, code: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from stateflow.cli.options import (
 from stateflow.cli.output import Heading, Piece, TextTable
 from stateflow.cli.text import in_json, moment, several, size
 from stateflow.errors import UsageError
+from stateflow.state.keys.text import as_last_argument
 
 if TYPE_CHECKING:
     from stateflow.reading.bisect import FirstBad
@@ -382,7 +382,7 @@ def bisect(
     call.output.answer(
         {"job": job, "operator": operator, "state": state, "key": key, "first": first, **found.json},
         *_first_bad(found, text),
-        note="\n".join(_said(found, first, job, f"{operator} {shlex.quote(text)}")),
+        note="\n".join(_said(found, first, job, operator, text)),
     )
 
 
@@ -401,8 +401,8 @@ def _first_bad(found: FirstBad, key: str) -> Iterator[Piece]:
     )
 
 
-def _said(found: FirstBad, first: str, job: str, of_key: str) -> Iterator[str]:
-    """What the search came to, and how to go on. `of_key`: operator and key as `stateflow debug` takes them."""
+def _said(found: FirstBad, first: str, job: str, operator: str, key: str) -> Iterator[str]:
+    """What the search came to, and how to go on."""
     record, before = found.record, found.before
     counted = f"{several(found.look_ups, 'look-up')} of {_counted(found)}"
     if record is None:
@@ -417,7 +417,7 @@ def _said(found: FirstBad, first: str, job: str, of_key: str) -> Iterator[str]:
         yield f"checkpoint {record.slot} is the first one for which {first} holds ({counted}){sure}"
         if before is not None:
             yield f"stateflow diff {job} {before.slot} {record.slot} shows what changed"
-            yield f"stateflow debug FILE:PIPELINE {of_key} --at {record.slot} shows why"
+            yield f"stateflow debug FILE:PIPELINE {operator} --at {record.slot} {as_last_argument(key)} shows why"
     if found.other_types:
         slots = _slots(found.other_types)
         yield f"in checkpoint {slots} the state had another type, which the condition does not fit, and it was not looked at there"

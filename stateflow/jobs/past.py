@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -31,6 +30,7 @@ from stateflow.reading.key_state import last_changes
 from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates, other_names
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
+from stateflow.state.keys.text import as_last_argument
 from stateflow.savepoints.format import read_savepoint
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def _untouched(
     )
     # What a state with namespaces holds is in one of them, and which is not known here.
     state = next((name for name, schema in operator.states.items() if not schema.namespace), "")
-    asked = f"stateflow history {job.name} {uid} {state} {shlex.quote(key)}"
+    asked = f"stateflow history {job.name} {uid} {state} {as_last_argument(key)}"
     look = f"; `{asked}` shows its values" if newest and state else ""
     if not newest and (before := max((r.slot for r in complete_records(log) if r.slot < slot), default=None)):
         look = f"; `stateflow diff {job.name} {before} {slot} --operator {uid}` shows keys that it changed"

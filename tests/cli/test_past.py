@@ -343,6 +343,20 @@ def test_a_savepoint_that_cannot_be_compared_is_refused(
     )
 
 
+def test_a_key_that_looks_like_an_option_stands_behind_dashes_in_what_is_advised(
+    typed: Typed, command: Command, root: Path, job: GrownJob
+) -> None:
+    put(job, **{"u-5": 1})
+    put(job, **{"u-5": -1})
+    words = ("bisect", "orders", "balance", "total", "--first", "value < 0")
+    said = command(*words, "--checkpoint-dir", root, "--", -5)
+    assert "stateflow debug FILE:PIPELINE balance --at 9 -- -5 shows why" in said.err
+    assert "balance --at 5 1 shows why" in typed(*words, 1).err
+    refused = typed("query", "orders", "balance", "total", -5)
+    assert refused.code == 2
+    assert "No such option: -5. A value that begins with - stands behind --" in " ".join(refused.err.split())
+
+
 def test_a_bisection_finds_when_it_went_wrong(typed: Typed) -> None:
     said = typed("bisect", "orders", "balance", "total", 1, "--first", "value < 0")
     assert said.code == 0, said.err

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,6 +16,8 @@ from stateflow.format.scalars import BY_NAME
 
 Key = Sequence[tuple[str, str]]
 """The columns of a key and their types, as a record keeps them; names may be empty."""
+_FINER = re.compile(r"[.,]\d{6}\d*[1-9]")
+"""Digits behind the microseconds, which reading a time would drop."""
 
 
 def key_of_text(key: Key, text: str) -> Any:
@@ -60,6 +64,11 @@ def text_of_key(value: Any) -> str:
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
 
 
+def as_last_argument(key: str) -> str:
+    """A key's text as the end of a command line: quoted, and behind `--` where it looks like an option."""
+    return f"{'-- ' if key.startswith('-') else ''}{shlex.quote(key)}"
+
+
 def _part(part: tuple[str, str], value: Any) -> Any:
     name, kind = part
     # Only numbers and truth values are read leniently: a lenient datetime would take 5 for five seconds after 1970.
@@ -68,12 +77,23 @@ def _part(part: tuple[str, str], value: Any) -> Any:
         part_value = msgspec.convert(value, BY_NAME[kind].type, strict=not lenient)
     except (msgspec.ValidationError, OverflowError):
         part_value = None
-    if part_value is None or (isinstance(part_value, datetime) and part_value.tzinfo is None):
+    if part_value is None or (isinstance(part_value, datetime) and not _is_instant(part_value, value)):
         what = f"key column {name!r}" if name else "the key"
         raise UsageError(
             f"{what} is {kind}, and {shown(value)} is not one: write {BY_NAME[kind].key_example}"
         )
     return part_value
+
+
+def _is_instant(read: datetime, written: Any) -> bool:
+    """Whether a key can be this moment: one with a zone, in the years 1 to 9999 of UTC, that has no digit behind microseconds."""
+    if read.tzinfo is None or (isinstance(written, str) and _FINER.search(written)):
+        return False
+    try:
+        read.astimezone(UTC)
+    except OverflowError:
+        return False
+    return True
 
 
 def _shape(key: Key) -> str:

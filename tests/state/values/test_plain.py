@@ -274,6 +274,24 @@ def test_a_key_is_read_back_from_its_text_and_from_json(types: list[str], key: A
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-01T12:00:00.0000001Z",  # which reading would cut to another moment
+        "0001-01-01T00:00:00+01:00",  # in UTC before the first year, and after the last one
+        "9999-12-31T23:59:59.999999-01:00",
+        "2026-01-01T12:00:00",
+    ],
+)
+def test_a_time_that_no_key_can_be_is_refused_rather_than_taken_for_another(text: str) -> None:
+    with pytest.raises(UsageError, match="an instant with its zone"):
+        key_of_text([("at", "datetime")], text)
+
+
+def test_zeros_behind_the_microseconds_change_no_time() -> None:
+    assert key_of_text([("", "datetime")], "2026-01-02T12:00:00.500000000Z").microsecond == 500_000
+
+
+@pytest.mark.parametrize(
     ("types", "value"),
     [(["int"], True), (["int"], 1.5), (["bool"], 1), (["str"], 1), (["date"], 5), (["datetime"], 5), (["bytes"], "?"), (["int"], None), (["int"], [1, 2]), (["int"], 2**70)],
 )  # fmt: skip
