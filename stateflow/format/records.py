@@ -273,6 +273,8 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the source said of where it begins, in the pipeline of this record; empty for its default."""
     topic_ids: dict[str, str] = {}
     """By `<leaf>/<topic>` what brokers call a topic of Kafka: one that is made anew under its name has another id."""
+    commits: dict[str, str] = {}
+    """By `<leaf>` what tells the newest commit that is read of its Delta table from another one of that version."""
     partitions: dict[str, PartitionTime] = {}
     """By `<topic>/<partition>`: the partitions that have had rows, of a source whose watermark is held per partition."""
     looked: Micros | None = None

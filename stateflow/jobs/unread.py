@@ -121,19 +121,19 @@ class Looks:
             )
         line = state.lines[0]
         if state.kind == "delta":
-            return self._versions(datasets[0].place, line)
+            return self._versions(datasets[0].place, line, state.commits.get("0", ""))
         if state.kind == "file":
             return self._files(datasets[0].place, state)
         return self._messages(datasets, line)
 
-    def _versions(self, table: str, line: str) -> str:
+    def _versions(self, table: str, line: str, commit: str) -> str:
         log = log_beside(table, self.job.store, self.job.storage_options)
         if log is None:
             raise UsageError(
                 f"the log of Delta table {table} cannot be read from here: it has to lie on a disk that this machine has mounted, or in the bucket of "
                 f"the checkpoint root {self.job.store.url}"
             )
-        return newer_version(log, line, table)
+        return newer_version(log, line, table, commit)
 
     def _files(self, folder: str, state: SourceState) -> str:
         if PATTERN & set(folder):
@@ -195,12 +195,12 @@ class Looks:
         return newer_messages(ends, line)
 
 
-def newer_version(log: SourceLog, line: str, table: str) -> str:
-    """The newest version of a table that has rows behind an offset line."""
+def newer_version(log: SourceLog, line: str, table: str, commit: str = "") -> str:
+    """The newest version of a table that has rows behind an offset line. `commit`: what tells the newest one that is read."""
     versions = list(log.versions()) if log.versions is not None else []
     if not versions:
         raise NotFoundError(f"there is no Delta table at {table}")
-    if line != NOTHING and ahead(log, DeltaOffset.parse(line), None) is Ahead.NOTHING:
+    if line != NOTHING and ahead(log, DeltaOffset.parse(line), None, commit) is Ahead.NOTHING:
         return ""
     newest = max(versions)
     if log.staged is not None and log.may_have(newest + 1):

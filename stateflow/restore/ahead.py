@@ -62,9 +62,12 @@ def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any]) -> None
         from stateflow.spark.inputs.open_inputs import open_inputs  # loads Spark
         from stateflow.spark.sources.availability import check_available
         from stateflow.spark.sources.detours import detours
+        from stateflow.spark.sources.read_commits import ReadCommits
 
         session, known = spark(), {node.uid: state}
         inputs = open_inputs(session, [node], exactly_once=True)
+        for other in ReadCommits(session, inputs.leaves).other_copies(known):
+            raise other.error()
         with tempfile.TemporaryDirectory(prefix="stateflow-") as scratch:
             # A run goes round what its table has undone, whose files may be gone.
             if not detours(session, inputs.leaves, known, Path(scratch, "detours")):

@@ -47,6 +47,7 @@ from stateflow.spark.own_files import with_own_files
 from stateflow.spark.run_warnings import RunWarnings
 from stateflow.spark.source_progress import SourceProgress
 from stateflow.spark.source_records import SourceRecords
+from stateflow.spark.sources.read_commits import ReadCommits
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.tidying import Tidying
@@ -115,7 +116,10 @@ class BatchLoop:
         self.deliveries = Deliveries(self.settings.job, writer, self.sinks, self.options, self.settings.sinks)
         self._tidying = Tidying(writer, self.options, self.clock)
         self._batch_warnings = BatchWarnings(self.spark, self.inputs, self.warnings, self.settings.job)
-        self.source_records = SourceRecords(self.inputs, writer, self.made_by, self.warnings, self.clock)
+        commits = ReadCommits(self.spark, self.inputs.leaves)
+        self.source_records = SourceRecords(
+            self.inputs, writer, self.made_by, self.warnings, self.clock, commits
+        )
         target = self.options.target_batch_duration.total_seconds()
         self.admission = Admission(self.spark, self.inputs, target, self.warnings.add)
         self.admission.begin(writer.log.slots[record.slot] for record in writer.log.chain)

@@ -212,7 +212,10 @@ class Queries:
         return {SHUFFLE: str(self.spark.conf.get(SHUFFLE))}
 
     def _detours(self) -> list[tuple[LeafDetour, Detour]]:
-        """The detours around undone versions of the sources' tables. Refuses if the job has read some of them."""
+        """The detours around undone versions of the sources' tables. Refuses if the job has read some of them, or another copy."""
+        for other in self.loop.source_records.commits.other_copies(self._sources()):
+            log = read_log(self.loop.writer.store, self.loop.writer.layout)
+            raise other.error(self.loop.settings.job, log.checkpoints)
         ways = []
         for each in detours(
             self.spark,

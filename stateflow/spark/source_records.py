@@ -19,6 +19,7 @@ from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, POSITIONS, is_befo
 from stateflow.spark.inputs.seeding import capture
 from stateflow.spark.inputs.silence import recorded_sources
 from stateflow.spark.run_warnings import RunWarnings
+from stateflow.spark.sources.read_commits import ReadCommits
 from stateflow.storage.files import inline, upload_file
 
 _INLINE_LOG_ENTRY = 2048
@@ -31,18 +32,21 @@ class SourceRecords:
     made_by: MadeBy
     warnings: RunWarnings
     clock: Callable[[], int]
+    commits: ReadCommits
 
     def of_batch(self, location: Path, batch_id: int) -> dict[str, SourceState]:
         """How far a batch has read, by Spark's log at the location. What Spark notes of files goes into files of the job's own."""
-        return capture(
+        before = recorded_sources(self.writer.parent)
+        captured = capture(
             location,
             batch_id,
             self.inputs.layout,
-            recorded_sources(self.writer.parent),
+            before,
             self._save_log_entry,
             self.inputs.topic_ids,
             self.inputs.since,
         )
+        return self.commits.noted(captured, before)
 
     def begin(self, sources: Mapping[str, SourceState]) -> None:
         """Writes a record before the first batch of a source, so that the run resolves the source's beginning only once."""
@@ -68,7 +72,7 @@ class SourceRecords:
         record = Draft.continuing(
             "checkpoint",
             self.writer.parent,
-            sources=sources,
+            sources=self.commits.noted(sources, recorded_sources(self.writer.parent)),
             now=now,
             parameters=self.made_by.parameters,
             versions=self.made_by.versions,

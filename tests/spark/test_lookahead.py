@@ -18,6 +18,7 @@ from stateflow.spark.sources.delta_log import (
     SourceLog,
     ahead,
     begins_after,
+    commit_id,
     log_of,
 )
 from stateflow.spark.sources.delta_offset import DeltaOffset
@@ -76,6 +77,15 @@ def test_a_position_is_compared_with_the_newest_commit_and_the_bound(
     version: int, until: int | datetime | None, answer: Ahead
 ) -> None:
     assert ahead(log(*THREE), DeltaOffset("t", version), until) is answer
+
+
+def test_another_commit_where_one_was_read_leaves_it_to_a_run() -> None:
+    position = DeltaOffset("t", 3)
+    read = commit_id(log(*THREE).commit, position)
+    assert ahead(log(*THREE), position, None, read) is Ahead.NOTHING
+    other = log(*THREE[:2], ({"add": {"path": "another", "dataChange": True}},))
+    assert ahead(other, position, None, read) is Ahead.UNKNOWN
+    assert ahead(log(*THREE), position, None, "") is Ahead.NOTHING  # a record from before this was noted
 
 
 @pytest.mark.parametrize(

@@ -72,14 +72,15 @@ def look_ahead(
     answers = set()
     for node in flow.sources:
         table = node.factory
-        line = head.sources[node.uid].lines[0]
+        source = head.sources[node.uid]
+        line, commit = source.lines[0], source.commits.get("0", "")
         bound = until.get(node.uid) if isinstance(until, Mapping) else until
         if until is not None and bound is None:
             continue  # a source without a bound does not advance
         place = table.path if isinstance(table, DeltaTable) and line != NOTHING else ""
         delta_log = log_of(place) if place else None
         answers.add(
-            ahead(delta_log, DeltaOffset.parse(line), bound) if delta_log is not None else Ahead.UNKNOWN
+            ahead(delta_log, DeltaOffset.parse(line), bound, commit) if delta_log is not None else Ahead.UNKNOWN
         )
     if Ahead.UNKNOWN in answers or not answers:
         return None

@@ -5,6 +5,7 @@ An answer is given only when it is certain. Everything else is left to a run, or
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -131,12 +132,23 @@ class SourceLog:
         return next((str(a["metaData"]["id"]) for a in actions if "metaData" in a), None)
 
 
-def ahead(log: SourceLog, position: DeltaOffset, until: int | datetime | None) -> Ahead:
+def commit_id(read: Callable[[int], bytes | None], position: DeltaOffset) -> str:
+    """What tells the newest commit that is read at a position from any other; empty where there is none. `read` gives a commit's file."""
+    version = position.newest_read
+    body = read(version) if version >= 0 else None
+    return hashlib.blake2b(body.strip(), digest_size=16).hexdigest() if body is not None else ""
+
+
+def ahead(
+    log: SourceLog, position: DeltaOffset, until: int | datetime | None, commit: str = ""
+) -> Ahead:
     """What a run that ends at `until` would find after the position: everything before its version is read, and nothing of that one
-    unless it lies inside."""
+    unless it lies inside. `commit`: what the record says of the newest one that is read."""
     version = position.version
     if log.table not in (None, position.table):
         return Ahead.UNKNOWN  # it was made anew, and a run says so
+    if commit and commit_id(log.commit, position) not in ("", commit):
+        return Ahead.UNKNOWN  # it is another copy, and a run says so
     if until is None:
         bound = None
     elif isinstance(until, datetime):

@@ -57,5 +57,10 @@ class DeltaOffset:
         return self.snapshot or self.index != BEGINNING
 
     @property
+    def newest_read(self) -> int:
+        """The newest version of which something is read, or is about to be; -1 at the beginning of the first one."""
+        return self.version if self.inside else self.version - 1
+
+    @property
     def position(self) -> tuple[int, int]:
         return self.version, self.index

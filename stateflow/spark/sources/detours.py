@@ -10,13 +10,10 @@ from pyspark.sql import SparkSession
 
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING
-from stateflow.spark.internals.sources import DeltaSource
 from stateflow.spark.sources.delta import bound_version
-from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import (
     Detour,
-    Read,
     TableRestore,
     UndoneRead,
     next_step,
@@ -24,6 +21,7 @@ from stateflow.spark.sources.delta_restores import (
 )
 from stateflow.spark.sources.leaves import LeafDescription
 from stateflow.spark.sources.positions import Bound, bound_of, delta_source
+from stateflow.spark.sources.read_commits import reader_of
 
 _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
 """Options with which Delta reads on silently where rows were removed."""
@@ -72,7 +70,7 @@ def detours(
             position, last = DeltaOffset.parse(line), source.log.version()
             if source.reads_changes() or position.table != source.table_id:
                 continue
-            restores = restores_in(_reader(source), position.version, last)
+            restores = restores_in(reader_of(source), position.version, last)
             step = next_step(position, restores, unread=leaf.uid in unread)
             if step is not None:
                 most = bound_version(source, bound) if bound is not None else None
@@ -99,15 +97,9 @@ def passed_restores(
         with delta_source(spark, leaf, scratch / f"{leaf.number}") as source:
             if source.reads_changes():
                 continue
-            restores = restores_in(_reader(source), first.version, last.version - 1)
+            restores = restores_in(reader_of(source), first.version, last.version - 1)
             found += [(leaf.uid, source.log.path, restore.version) for restore in restores]
     return found
-
-
-def _reader(source: DeltaSource) -> Read:
-    """Reads the table's commits: without Spark where they lie on the local disk."""
-    local = None if source.log.is_managed else local_log(source.log.path)
-    return source.log.read if local is None else local.read
 
 
 def latest_unaffected(checkpoints: Sequence[Record], detour: LeafDetour) -> int | None:

@@ -1,0 +1,125 @@
+"""The newest commit that a source has read of its Delta table. An older copy of the table that took its place, and was written on, has
+another commit of that version, and rows before it that the job has not read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from stateflow.errors import DisagreementError
+from stateflow.format.records import Record, SourceState
+from stateflow.format.source_offsets import NOTHING
+from stateflow.spark.internals.sources import DeltaSource
+from stateflow.spark.sources.delta_log import commit_id, local_log
+from stateflow.spark.sources.delta_offset import DeltaOffset
+from stateflow.spark.sources.delta_restores import Read
+from stateflow.spark.sources.leaves import LeafDescription
+from stateflow.spark.sources.positions import delta_source
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommits:
+    """The commits of the table that a stream reads."""
+
+    path: str
+    table: str
+    read: Read
+
+    def id_of_last(self, line: str) -> str:
+        """Of the newest commit that is read at an offset line; empty where there is none, or the table's log has it no more."""
+        position = DeltaOffset.parse(line)
+        return commit_id(self.read, position) if position.table == self.table else ""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCopy:
+    """A stream whose table is another copy than the one that it has read."""
+
+    leaf: LeafDescription
+    commits: TableCommits
+    version: int
+
+    def newest_read(self, checkpoints: Sequence[Record]) -> int | None:
+        """The newest checkpoint that has read nothing else than this copy has. The checkpoints come oldest first."""
+        for record in reversed(checkpoints):
+            line, noted = self.leaf.line_in(record.sources), _noted(self.leaf, record.sources)
+            if line == NOTHING or (noted and noted == self.commits.id_of_last(line)):
+                return record.slot
+        return None
+
+    def error(self, job: str = "", checkpoints: Sequence[Record] = ()) -> DisagreementError:
+        slot = self.newest_read(checkpoints)
+        way = (
+            f"take the job back to checkpoint {slot}, from before the two copies parted (`stateflow restore {job} FILE --from checkpoint:{slot} "
+            "--rewind-sinks`)"
+            if slot is not None
+            else "restore a savepoint from before the two copies parted"
+        )
+        return DisagreementError(
+            f"source {self.leaf.uid!r} has read version {self.version} of the Delta table {self.commits.path}, which is another commit there now: an "
+            "older copy was put in its place and written on, with rows in versions that count as read; bring the other table back, or "
+            f"{way}"
+        )
+
+
+@dataclass
+class ReadCommits:
+    """Those of a run's streams."""
+
+    spark: SparkSession
+    leaves: Sequence[LeafDescription]
+    _opened: dict[int, TableCommits] = field(default_factory=dict)
+
+    def noted(
+        self, sources: Mapping[str, SourceState], before: Mapping[str, SourceState]
+    ) -> dict[str, SourceState]:
+        """The sources, each with the commits that it has read. `before`: as the record before has them."""
+        noted = dict(sources)
+        for leaf in self.leaves:
+            line = leaf.line_in(noted)
+            if leaf.kind != "delta" or line == NOTHING:
+                continue
+            known = _noted(leaf, before) if leaf.line_in(before) == line else ""
+            state = noted[leaf.uid]
+            commits = {**state.commits, str(leaf.place): known or self._of(leaf).id_of_last(line)}
+            noted[leaf.uid] = msgspec.structs.replace(
+                state, commits={place: id for place, id in commits.items() if id}
+            )
+        return noted
+
+    def other_copies(self, sources: Mapping[str, SourceState]) -> list[OtherCopy]:
+        """The streams whose tables have another commit where one was read."""
+        found = []
+        for leaf in self.leaves:
+            noted, line = _noted(leaf, sources), leaf.line_in(sources)
+            if leaf.kind != "delta" or not noted or line == NOTHING:
+                continue
+            commits = self._of(leaf)
+            if commits.id_of_last(line) not in ("", noted):
+                found.append(OtherCopy(leaf, commits, DeltaOffset.parse(line).newest_read))
+        return found
+
+    def _of(self, leaf: LeafDescription) -> TableCommits:
+        if leaf.number not in self._opened:
+            with (
+                tempfile.TemporaryDirectory(prefix="stateflow-") as folder,
+                delta_source(self.spark, leaf, Path(folder)) as source,
+            ):
+                self._opened[leaf.number] = TableCommits(source.log.path, source.table_id, reader_of(source))
+        return self._opened[leaf.number]
+
+
+def reader_of(source: DeltaSource) -> Read:
+    """Reads the table's commits: without Spark where they lie on the local disk."""
+    local = None if source.log.is_managed else local_log(source.log.path)
+    return source.log.read if local is None else local.read
+
+
+def _noted(leaf: LeafDescription, sources: Mapping[str, SourceState]) -> str:
+    state = sources.get(leaf.uid)
+    return state.commits.get(str(leaf.place), "") if state is not None else ""
