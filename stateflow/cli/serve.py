@@ -72,9 +72,10 @@ def serve(
     except BaseException:
         server.close()
         raise
-    # The server ends in its own time after these and then sends them on: by then there is nothing left to end.
+    # The server has handlers of its own while it runs, and sends the signals on when it has ended: by then there is nothing left to end.
+    # Before it runs they have to end it, too.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda *_: server.stop())
     # The token goes to stdout, where no log is kept.
     call.output.event(
         {"event": "serving", "url": server.url, "token": token, "jobs": jobs.only},

@@ -308,7 +308,7 @@ def _other_folders(flow: Flow, read: Mapping[str, str]) -> Iterator[str]:
         if same_place(read[uid], path):
             yield (
                 f"source {uid!r} has read {read[uid]} and reads it as {path} now, under which Spark would read every file again, so that a "
-                f"run refuses it: give it {read[uid]}, or, to read all once more, a new uid, and the operators behind it, too"
+                f"run refuses it: give it {read[uid]}, or, to read all once more, a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
             )
         else:
             yield (

@@ -31,7 +31,7 @@ from stateflow.spark.loop import BatchLoop
 from stateflow.spark.sources import changed_columns, feed_gaps
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.delta_restores import Detour, UndoneRead
-from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected
+from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected, undone_sentence
 from stateflow.spark.sources.other_folders import tell_of_other_folders
 from stateflow.spark.sources.positions import (
     Bound,
@@ -226,7 +226,9 @@ class Queries:
             self._unread,
         ):
             if isinstance(each.step, UndoneRead):
-                raise DisagreementError(self._undone_sentence(each, each.step))
+                log = read_log(self.loop.writer.store, self.loop.writer.layout)
+                slot = latest_unaffected(log.checkpoints, each)
+                raise DisagreementError(undone_sentence(each, each.step, self.loop.settings.job, slot))
             ways.append((each, each.step))
         return ways
 
@@ -271,23 +273,6 @@ class Queries:
         """Empty if no source of the pipeline stands in a gap."""
         gaps = feed_gaps.feed_gaps(self.spark, self.inputs.leaves, self._sources(), self._folder("gaps"))
         return feed_gaps.sentence(gaps[0]) if gaps else ""
-
-    def _undone_sentence(self, each: LeafDetour, step: UndoneRead) -> str:
-        kept = step.restore.kept
-        what = f"the versions from {kept + 1} to {each.position.version - 1}" if kept is not None else "rows"
-        log = read_log(self.loop.writer.store, self.loop.writer.layout)
-        slot = latest_unaffected(log.checkpoints, each)
-        way = (
-            f"take the job back to checkpoint {slot}, from before it read them (`stateflow restore {self.loop.settings.job} FILE --from "
-            f"checkpoint:{slot} --rewind-sinks`)"
-            if slot is not None
-            else "restore a savepoint from before it read them"
-        )
-        return (
-            f"source {each.leaf.uid!r} has read {what} of the Delta table {each.table}, which version {step.restore.version} undid: it "
-            f"took the table back (RESTORE), and what the job has made of these rows is wrong now; {way}, or, to let that stand, "
-            f"give the source a new uid and startingVersion={step.restore.version + 1}, and run once with --allow-non-restored-state"
-        )
 
     def _trigger(self) -> dict[str, Any]:
         trigger = self.options.trigger

@@ -268,7 +268,7 @@ def test_a_folder_under_another_name_is_warned_of(tmp_path: Path) -> None:
     (told,) = compare(flow, "orders", None, read={"events": str(tmp_path / "in")}).warnings
     assert told == (
         f"source 'events' has read {tmp_path}/in and reads it as {tmp_path}/link now, under which Spark would read every file again, so "
-        f"that a run refuses it: give it {tmp_path}/in, or, to read all once more, a new uid, and the operators behind it, too"
+        f"that a run refuses it: give it {tmp_path}/in, or, to read all once more, a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
     )
 
 

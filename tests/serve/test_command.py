@@ -191,6 +191,18 @@ def test_serve_answers_until_it_is_told_to_end(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_ends_also_when_it_is_told_to_as_soon_as_it_says_that_it_serves(
+    job: QueriedJob, surroundings: dict[str, str], number: signal.Signals
+) -> None:
+    with serving(surroundings, "--checkpoint-dir", job.root, "--job", "orders") as (process, _):
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, "")
+    assert list_pins(job.store, job.layout) == []
+
+
+@pytest.mark.slow
 def test_serve_releases_what_a_killed_one_had_pinned(job: QueriedJob, surroundings: dict[str, str]) -> None:
     with serving(surroundings, "--checkpoint-dir", job.root, "--job", "orders") as (process, _):
         process.kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,8 @@ from stateflow.spark.sources.delta_restores import (
     next_step,
     restores_in,
 )
+from stateflow.spark.sources.detours import LeafDetour, undone_sentence
+from stateflow.spark.sources.leaves import LeafDescription
 
 # ---- which commits took the table back, and to what ----
 
@@ -217,3 +219,24 @@ def _read_on(
             return frozenset(taken)
         position = step.onward
     raise AssertionError("the reader went round in circles")
+
+
+@pytest.mark.parametrize(
+    ("position", "kept", "read", "may_stand"),
+    [
+        (DeltaOffset("t", 4), 1, "the versions from 2 to 3", True),
+        (DeltaOffset("t", 3), 1, "version 2", True),
+        (DeltaOffset("t", 3, index=0), 2, "version 3", True),
+        (DeltaOffset("t", 5, index=2, snapshot=True), 4, "version 5", False),
+        (DeltaOffset("t", 4), None, "rows", True),
+    ],
+)
+def test_what_was_read_and_undone_is_named_with_a_way_that_leaves_nothing_out(
+    position: DeltaOffset, kept: int | None, read: str, may_stand: bool
+) -> None:
+    leaf = LeafDescription("delta", "delta", "/t", {}, cast(Any, None), uid="orders")
+    step = UndoneRead(TableRestore(7, kept))
+    said = undone_sentence(LeafDetour(leaf, "/t", position, (step.restore,), step), step, "sums", 3)
+    assert f"has read {read} of" in said
+    assert ("startingVersion=8" in said) is may_stand
+    assert "--from checkpoint:3 --rewind-sinks" in said

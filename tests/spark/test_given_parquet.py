@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import StateflowError, UsageError
+from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.parquet import parquet_frame
 from tests.refusals.refusal import refused
 
@@ -68,8 +69,13 @@ def test_an_instant_finer_than_a_microsecond_is_refused_and_not_cut(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table({"value": pa.array([1_500], NANOS)}), tmp_path / "fine.parquet")
-    with pytest.raises(Exception, match="an instant is finer: round it; in nanoseconds it is 1500"):
+    with pytest.raises(Exception, match="an instant is finer") as caught:
         rows_of(spark, tmp_path / "fine.parquet")
+    problem = failed("the table could not be loaded", caught.value)
+    assert type(problem) is UsageError
+    assert (
+        str(problem) == "state has microseconds, and an instant is finer: round it; in nanoseconds it is 1500"
+    )
 
 
 @pytest.mark.parametrize("kind", [pa.time64("ns"), pa.time64("us"), pa.time32("ms")], ids=str)
@@ -93,8 +99,14 @@ def test_times_of_day_of_polars_are_read_and_cut_by_nobody(spark: SparkSession, 
     day.write_parquet(tmp_path / "day.parquet")
     assert rows_of(spark, tmp_path / "day.parquet")[1] == [{"value": "01:02:03.000004"}]
     pq.write_table(pa.table({"value": pa.array([1_500], pa.time64("ns"))}), tmp_path / "fine.parquet")
-    with pytest.raises(Exception, match="a time of day is finer: round it; in nanoseconds it is 1500"):
+    with pytest.raises(Exception, match="a time of day is finer") as caught:
         rows_of(spark, tmp_path / "fine.parquet")
+    problem = failed("the table could not be loaded", caught.value)
+    assert type(problem) is UsageError
+    assert (
+        str(problem)
+        == "state has microseconds, and a time of day is finer: round it; in nanoseconds it is 1500"
+    )
 
 
 def test_times_without_a_zone_stay_so_and_the_state_refuses_them(spark: SparkSession, tmp_path: Path) -> None:

@@ -154,6 +154,12 @@ def row_type(declared: Any) -> RowType:
 def _from_schema(text: str) -> RowType:
     fields: list[Field] = []
     for part in parts_of_schema(text):
+        odd = re.match(r"\s*`(?![A-Za-z_]\w*`)([^`]*)", part)
+        if odd:
+            raise UsageError(
+                f"schema {text!r}: the name of a column has only letters, digits and _: declare no schema for the source, give its column "
+                f"{odd[1]!r} another name in a .transform(...) behind it, and say the schema there"
+            )
         match = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
             r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
         )

@@ -80,7 +80,9 @@ def look_ahead(
         place = table.path if isinstance(table, DeltaTable) and line != NOTHING else ""
         delta_log = log_of(place) if place else None
         answers.add(
-            ahead(delta_log, DeltaOffset.parse(line), bound, commit) if delta_log is not None else Ahead.UNKNOWN
+            ahead(delta_log, DeltaOffset.parse(line), bound, commit)
+            if delta_log is not None
+            else Ahead.UNKNOWN
         )
     if Ahead.UNKNOWN in answers or not answers:
         return None

@@ -93,7 +93,7 @@ def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, line:
         raise DisagreementError(
             f"source {leaf.uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "
             f"{gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's files, or give the "
-            "source a new uid, and the operators behind it, too, to read the table anew"
+            "source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew"
         )
 
 

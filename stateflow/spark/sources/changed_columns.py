@@ -47,7 +47,7 @@ def sentence(changed: Sequence[tuple[str, str]]) -> str:
     """The refusal, with a step that reads all rows."""
     which = " or ".join(dict.fromkeys(f"source {uid!r}: the Delta table {table}" for uid, table in changed))
     return (
-        f"{which} has had a column renamed, dropped or given another type, and rows from before that are still to be read, which Delta does not read "
-        f"by itself: to read them with the columns that the table has now, run once with `--conf {READ_ANYWAY}=true` (a column that was "
-        "dropped is missing from these rows, too)"
+        f"{which} has had a column renamed, dropped or given another type, and rows, or another such change, from before that are still to be read, "
+        f"which Delta does not read by itself: to read on with the columns that the table has now, run once with `--conf {READ_ANYWAY}=true` (a column that was "
+        "dropped is missing from rows before that, too)"
     )

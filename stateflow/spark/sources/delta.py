@@ -91,7 +91,7 @@ def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
     if offset.table != source.table_id:
         raise DisagreementError(
             f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but {path} is now "
-            f"table {source.table_id}: it was recreated; bring the old table back, or give the source a new uid, and the operators behind it, too, to read "
+            f"table {source.table_id}: it was recreated; bring the old table back, or give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read "
             "this one from its beginning"
         )
     latest = source.log.version()
@@ -106,7 +106,7 @@ def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
         raise DisagreementError(
             f"source {uid!r} has to go on at version {offset.version} of the Delta table {path}, but its log "
             f"now starts at version {earliest}: rows are lost between them; restore the job to a later "
-            "checkpoint, or give the source a new uid, and the operators behind it, too, to read the table anew"
+            "checkpoint, or give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew"
         )
 
 

@@ -139,9 +139,7 @@ def commit_id(read: Callable[[int], bytes | None], position: DeltaOffset) -> str
     return hashlib.blake2b(body.strip(), digest_size=16).hexdigest() if body is not None else ""
 
 
-def ahead(
-    log: SourceLog, position: DeltaOffset, until: int | datetime | None, commit: str = ""
-) -> Ahead:
+def ahead(log: SourceLog, position: DeltaOffset, until: int | datetime | None, commit: str = "") -> Ahead:
     """What a run that ends at `until` would find after the position: everything before its version is read, and nothing of that one
     unless it lies inside. `commit`: what the record says of the newest one that is read."""
     version = position.version

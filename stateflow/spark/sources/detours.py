@@ -114,3 +114,29 @@ def latest_unaffected(checkpoints: Sequence[Record], detour: LeafDetour) -> int 
         ):
             return record.slot
     return None
+
+
+def undone_sentence(each: LeafDetour, step: UndoneRead, job: str, slot: int | None) -> str:
+    """The refusal of a job that has read undone rows. `slot`: the newest checkpoint from before that."""
+    kept, last = step.restore.kept, each.position.newest_read
+    if kept is None:
+        what = "rows"
+    else:
+        what = f"version {last}" if kept == last - 1 else f"the versions from {kept + 1} to {last}"
+    way = (
+        f"take the job back to checkpoint {slot}, from before it read them (`stateflow restore {job} FILE --from checkpoint:{slot} "
+        "--rewind-sinks`)"
+        if slot is not None
+        else "restore a savepoint from before it read them"
+    )
+    # Of a first snapshot that is read in part, that would leave the rest out.
+    stands = (
+        f", or, to let that stand, give the source a new uid and startingVersion={step.restore.version + 1}, and run once with "
+        "--allow-non-restored-state"
+        if not each.position.snapshot
+        else ""
+    )
+    return (
+        f"source {each.leaf.uid!r} has read {what} of the Delta table {each.table}, which version {step.restore.version} undid: it "
+        f"took the table back (RESTORE), and what the job has made of these rows is wrong now; {way}{stands}"
+    )

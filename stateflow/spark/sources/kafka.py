@@ -98,7 +98,7 @@ def check_same_topics(uid: str, recorded: Mapping[str, str | None], now: Mapping
     for topic in made_anew(recorded, now):
         raise DisagreementError(
             f"source {uid!r} has read a topic {topic!r} that is gone: the one of this name was made anew (it has another id), and has other messages "
-            "at the same offsets; give the source a new uid, and the operators behind it, too, to read it from its beginning, or, where it is a copy with the same offsets, run "
+            "at the same offsets; give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read it from its beginning, or, where it is a copy with the same offsets, run "
             "once with the source's option failOnDataLoss=false"
         )
 

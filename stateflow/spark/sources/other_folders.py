@@ -70,7 +70,7 @@ def refusal(uid: str, target: str, again: Sequence[tuple[str, str]]) -> str:
     return (
         f"source {uid!r} reads {target} now, where {len(again)} {'file is one' if one else 'files are ones'} that the job has read under "
         f"{'another path' if one else 'other paths'}, such as {before} (now {now}): Spark would read {'it' if one else 'them'} again; give "
-        "the source the path that it had, or, to read all once more, a new uid, and the operators behind it, too"
+        "the source the path that it had, or, to read all once more, a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
     )
 
 

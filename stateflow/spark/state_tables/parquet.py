@@ -6,6 +6,7 @@ have those as text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import ERROR_MARK, NotFoundError, UsageError
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.gateway import JAVA_ERRORS
 from stateflow.spark.internals.parquet_footers import TIME_OF_DAY, FooterTypes, types_of_footer
@@ -90,7 +91,7 @@ def _meant(column: Column, read: DataType, meant: DataType) -> Column:
         micros = F.timestamp_micros(F.call_function("div", column, F.lit(1000)))
         return (
             F.when(column.isNull() | (F.pmod(column, F.lit(1000)) == 0), micros)
-            .otherwise(F.raise_error(F.concat(F.lit(_FINER), column.cast("string"))))
+            .otherwise(_refused(_FINER, column))
             .cast(meant)
         )
     if isinstance(read, ArrayType) and isinstance(meant, ArrayType):
@@ -116,11 +117,18 @@ def _text_of_day(column: Column, parts: int) -> Column:
         F.call_function("div", seconds, F.lit(60)) % 60,
     )
     text = F.format_string("%02d:%02d:%02d.%06d", hours, minutes, seconds % 60, micros)
-    finer = F.raise_error(F.concat(F.lit(_FINER_TIME), column.cast("string")))
+    finer = _refused(_FINER_TIME, column)
     # format_string would turn a null into the text "null".
     return F.when(column.isNull(), F.lit(None).cast("string")).otherwise(
         F.when(micros * parts == rest * 10**6, text).otherwise(finer)
     )
+
+
+def _refused(words: str, value: Column) -> Column:
+    """Fails at a row as a task of ours would, with the words and the value."""
+    body = json.dumps({"type": "UsageError", "message": f"{words}@"})
+    before, _, after = f"{ERROR_MARK}{body}".partition("@")
+    return F.raise_error(F.concat(F.lit(before), value.cast("string"), F.lit(after)))
 
 
 _FINER = "state has microseconds, and an instant is finer: round it; in nanoseconds it is "

@@ -4,6 +4,7 @@ these classes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -44,14 +45,25 @@ def selected(filters: Iterable[Filter], table: Table) -> Selection:
     return of_values(equal, key, most, selection)
 
 
+_CALENDARS_AGREE = date(1583, 1, 1)
+"""Days before this Spark hands over by another calendar than tables have them in."""
+
+
 def _values(condition: Filter) -> list[Any] | None:
-    """The values that the condition allows; None when it does not list values. A null equals nothing."""
+    """The values that the condition allows; None when it does not list values, or others than were meant. A null equals nothing."""
     match condition:
         case EqualTo() | EqualNullSafe():
-            return [condition.value]
+            values = [condition.value]
         case In():
-            return [value for value in condition.value if value is not None]
-    return None
+            values = [value for value in condition.value if value is not None]
+        case _:
+            return None
+    return None if any(map(_may_be_another_day, values)) else values
+
+
+def _may_be_another_day(value: Any) -> bool:
+    day = value.date() if isinstance(value, datetime) else value
+    return isinstance(day, date) and day < _CALENDARS_AGREE
 
 
 _COMPARED: Mapping[type[Filter], Callable[[int, Any], bool]] = {
