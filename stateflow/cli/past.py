@@ -25,7 +25,6 @@ from stateflow.cli.options import (
 from stateflow.cli.output import Heading, Piece, TextTable
 from stateflow.cli.text import in_json, moment, several, size
 from stateflow.errors import UsageError
-from stateflow.state.keys.text import as_last_argument
 
 if TYPE_CHECKING:
     from stateflow.reading.bisect import FirstBad
@@ -403,6 +402,8 @@ def _first_bad(found: FirstBad, key: str) -> Iterator[Piece]:
 
 def _said(found: FirstBad, first: str, job: str, operator: str, key: str) -> Iterator[str]:
     """What the search came to, and how to go on."""
+    from stateflow.reading.key_state import as_last_argument
+
     record, before = found.record, found.before
     counted = f"{several(found.look_ups, 'look-up')} of {_counted(found)}"
     if record is None:

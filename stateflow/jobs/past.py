@@ -26,12 +26,11 @@ from stateflow.reading.diff import (
     no_point,
 )
 from stateflow.reading.history import KeyHistory, history_of_key
-from stateflow.reading.key_state import last_changes
+from stateflow.reading.key_state import as_last_argument, last_changes
 from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates, other_names
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
 from stateflow.savepoints.format import read_savepoint
-from stateflow.state.keys.text import as_last_argument
 
 if TYPE_CHECKING:
     from stateflow.debugging.trial import Run, Trial

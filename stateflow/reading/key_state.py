@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -181,3 +182,8 @@ def _entries(reader: StateReader, target: Target, key: Any) -> Iterator[tuple[by
         for entry in reader.entries(uid, group, *state_range(group, schema.id)):
             if entry[0].startswith(begins, at):
                 yield entry
+
+
+def as_last_argument(key: str) -> str:
+    """A key's text as the end of a command line: quoted, and behind `--` where it looks like an option."""
+    return f"{'-- ' if key.startswith('-') else ''}{shlex.quote(key)}"

@@ -74,7 +74,8 @@ def translated(error: BaseException) -> StateflowError:
         )
     if gone := _GONE.search(text):
         return StateflowError(
-            f"the file {gone[1]} is gone since the batch was planned: run again, which plans it without the file, or put the file back first"
+            f"the file {gone[1]} is gone: run again, which reads what is there by then; if that says the same, the source still names the file, so put it "
+            "back (of a Delta table that is a shallow clone, the files are those of the original)"
         )
     if changed := _CHANGED.search(text):
         return errors.IncompatibleError(_told_of_changes(changed, text))

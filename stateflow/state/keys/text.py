@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -62,11 +61,6 @@ def text_of_key(value: Any) -> str:
         return value
     plain = msgspec.to_builtins(value)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
-
-
-def as_last_argument(key: str) -> str:
-    """A key's text as the end of a command line: quoted, and behind `--` where it looks like an option."""
-    return f"{'-- ' if key.startswith('-') else ''}{shlex.quote(key)}"
 
 
 def _part(part: tuple[str, str], value: Any) -> Any:
