@@ -72,9 +72,13 @@ def finish(
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(ended))
 
 
-def reopen(store: Store, layout: JobLayout, mark: ScheduledRun, head: int | None) -> ScheduledRun:
-    """Clears the end of the mark and keeps its beginning, for a task that somebody runs again on purpose."""
-    reopened = msgspec.structs.replace(mark, ended=None, ended_at=None, ended_by="", since=head)
+def reopen(
+    store: Store, layout: JobLayout, mark: ScheduledRun, head: int | None, began_from: int | None
+) -> ScheduledRun:
+    """Clears the end of the mark, for a task that somebody runs again on purpose. `began_from`: the checkpoint that it begins from now."""
+    reopened = msgspec.structs.replace(
+        mark, ended=None, ended_at=None, ended_by="", since=head, began_from=began_from
+    )
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(reopened))
     return reopened
 

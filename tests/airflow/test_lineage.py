@@ -216,7 +216,7 @@ def test_a_task_that_was_cleared_tells_nothing_of_what_it_had_done_before(job: M
     slot = job.batch()
     report(job, Endpoint(uid="old"))
     mark = scheduled.begin(job.store, job.layout, OWNER.dag_run, OWNER.task, None, lambda: 1)
-    scheduled.reopen(job.store, job.layout, mark, slot)
+    scheduled.reopen(job.store, job.layout, mark, slot, mark.began_from)
     assert lineage_of(Job(job.store.url, "orders"), OWNER) is None
 
 

@@ -22,6 +22,7 @@ from stateflow.airflow import InProcess, SparkSubmit, StateflowRunOperator, chec
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
+from stateflow.checkpoint.log import read_log
 from stateflow.driver.processes import ProcessStatus
 from stateflow.driver.run_spec import RunSpec
 from stateflow.format.layout import JobLayout
@@ -314,6 +315,49 @@ def test_a_try_that_died_after_its_rewind_is_followed_by_one_that_does_not_rewin
         operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(cleared(run_id="two"))
     assert origins == ["checkpoint:3"]
     assert len(method.specs) == 3
+
+
+def test_a_later_dag_run_goes_on_from_what_an_earlier_one_has_made_anew(
+    method: Method, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own checkpoint has the state from before the earlier one was run again. Only the tables are left out, which would take Spark."""
+    for run in ("one", "two", "three"):
+        operator(method).execute(context(FakeTask(run_id=run)))
+    restore, origins = Job.restore, list[str]()
+
+    def without_tables(job: Job, origin: str, *rest: Any, **request: Any) -> Any:
+        origins.append(origin)
+        return restore(job, origin, *rest, **{**request, "rewind_sinks": False})
+
+    def again(run: str, clears: int) -> str:
+        of_task = FakeTask(run_id=run, clears=clears)
+        told = operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(context(of_task))
+        return str(told["stopped"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+        patch.setattr(Job, "restore", without_tables)
+        again("two", 1)
+        anew = scheduled_head(method)
+        assert again("three", 1) == f"from {anew}"
+        assert origins == ["checkpoint:2"]
+        assert "job orders has gone back since: it goes on from the newest" in capsys.readouterr().out
+        # Where they begin is known for the next time, too.
+        again("three", 2)
+        assert origins == ["checkpoint:2", f"checkpoint:{anew}"]
+        again("two", 2)
+        assert origins[2:] == ["checkpoint:2"]
+        anew = scheduled_head(method)
+        assert again("three", 3) == f"from {anew}"
+        assert len(origins) == 3
+
+
+def scheduled_head(method: Method) -> int:
+    """The newest checkpoint of the job."""
+    store, layout = open_store(str(method.root)), JobLayout("orders")
+    head = read_log(store, layout).head
+    assert head is not None
+    return head.slot
 
 
 def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Method) -> None:

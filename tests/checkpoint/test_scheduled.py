@@ -41,7 +41,7 @@ def test_an_end_stands_until_the_run_is_opened_again(store: Store) -> None:
     ended = scheduled.find(store, LAYOUT, "dag/1", "run")
     assert ended is not None
     assert (ended.ended, ended.ended_at, ended.ended_by, ended.began_from) == (outcome, 2, "run 1", None)
-    assert scheduled.reopen(store, LAYOUT, ended, None) == mark
+    assert scheduled.reopen(store, LAYOUT, ended, None, mark.began_from) == mark
     assert scheduled.find(store, LAYOUT, "dag/1", "run") == mark
 
 

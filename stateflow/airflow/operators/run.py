@@ -216,9 +216,10 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                     self.log.info("%s has ended well before and is skipped (on_rerun='skip')", owner.dag_run)
                     keep_quiet(self)
                     return self._report(context, job, mark, mark.ended)
+                began_from = mark.began_from
                 if choice == "rewind":
-                    self._rewind(context, job, mark)
-                mark = scheduled.reopen(job.store, job.layout, mark, _head(job))
+                    began_from = self._rewound(context, job, mark)
+                mark = scheduled.reopen(job.store, job.layout, mark, _head(job), began_from)
             supervision = self._supervise(context, job)
             if self.given("deferrable"):
                 supervision.begin()
@@ -432,11 +433,22 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         file = self.file_of(context)
         return code_revision(context["ti"], Path(file.rpartition(":")[0] or file))
 
-    def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
+    def _rewound(self, context: Context, job: Job, mark: ScheduledRun) -> int | None:
+        """Takes the job back to where the DAG run began; returns the checkpoint that it begins from by now."""
+        from stateflow.checkpoint.statistics import history, taken_back  # as above
         from stateflow.pipelines.loading import load_pipeline  # loads pyarrow, and a DAG file must not
 
         if self.finished_before(job, "restore") is not None:
-            return
+            return mark.began_from
+        if any(mark.began_from in slots for slots in taken_back(history(job.store, job.layout))):
+            # An earlier DAG run was run again, which has undone this one. Its checkpoint has the state from before that.
+            self.log.warning(
+                "%s began at checkpoint %d, behind which job %s has gone back since: it goes on from the newest checkpoint",
+                mark.dag_run,
+                mark.began_from,
+                job.name,
+            )
+            return _head(job)
         if mark.began_from is None:
             raise UsageError(
                 f"job {job.name!r} had no checkpoint when {mark.dag_run} began, so there is none to rewind to: use "
@@ -456,6 +468,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         )
         self.log.info("%s", plan)
         plan.apply(self.progress())
+        return mark.began_from
 
     def _defer(self, context: Context, supervision: Supervision) -> NoReturn:
         from stateflow.airflow.launchers.kubernetes import Kubernetes  # as above
