@@ -420,6 +420,30 @@ def test_a_run_that_only_delivers_what_an_earlier_one_has_decided_is_not_empty(
     assert told.state is TaskInstanceState.SKIPPED
 
 
+@pytest.mark.parametrize("well", [True, False])
+def test_a_run_that_has_waited_for_another_one_and_found_nothing_is_empty_if_that_one_tells_itself(
+    method: Method, table: Table, tmp_path: Path, well: bool
+) -> None:
+    totals = Table(tmp_path / "totals")
+    totals.commit()
+    MadeJob(method.root, "orders", run="first").batch(target=str(totals.folder))
+
+    def other(job: MadeJob) -> None:
+        """Works, and ends, while the task waits."""
+        made = MadeJob(method.root, "orders", run="other")
+        made.writer.owner = EARLIER
+        slot = made.batch(target=str(totals.folder))
+        written(totals, Job(str(method.root), "orders"), slot, "2026-01-02")
+        ended = RunOutcome(batches=1, stopped=INPUT_DRAINED) if well else None
+        made.beat(9, owner=EARLIER, epoch=made.writer.epoch, ended=well, outcome=ended)
+
+    method.batches, method.work = 0, other
+    outlets = [Asset(name="totals", uri=f"file://{totals.folder}"), checkpoint_asset("orders")]
+    told = run(method, table, outlets=outlets, partition_events=True, on_empty="skip")
+    assert told.state is (TaskInstanceState.SKIPPED if well else TaskInstanceState.SUCCESS)
+    assert well or partitions(told, totals) == ["2026-01-02"]
+
+
 # Partitions of tables
 
 

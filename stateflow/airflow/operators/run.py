@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -517,18 +518,41 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         done = self._done(job, mark)
         return done is None or bool(done)
 
-    def _done(self, job: Job, mark: ScheduledRun) -> list[HistoryLine] | None:
-        """The batches of this task over all of its tries, also of those that have been collected; None when they are not known."""
+    def _lines(self, job: Job, mark: ScheduledRun) -> list[HistoryLine] | None:
+        """What the job has done since this task began, in whatever try; None when that is not known."""
         try:
             lines = job.history() if job.exists else []
         except StateflowError as error:
             self.log.warning("what earlier tries have done is not known: %s", error)
             return None
+        return [line for line in lines if line.id > (mark.since or 0)]
+
+    def _told_up_to(self, job: Job, mark: ScheduledRun | None) -> int:
+        """The slot that the job was at when this task began, or that others, for which it waited, have brought it to and told of."""
+        from stateflow.checkpoint.control import read_heartbeat  # as above
+
+        if mark is None:
+            return 0
+        lines, own = self._lines(job, mark) or [], (mark.dag_run, mark.task)
+        first = min((line.id for line in lines if (line.dag_run, line.task) == own), default=sys.maxsize)
+        others = [line for line in lines if line.dag_run and line.id < first]
+        beats = {
+            epoch: read_heartbeat(job.store, job.layout, epoch) for epoch in {line.epoch for line in others}
+        }
+        well = {
+            epoch for epoch, beat in beats.items() if beat and beat.outcome and beat.outcome.exit_code == 0
+        }
+        return max((line.id for line in others if line.epoch in well), default=mark.since or 0)
+
+    def _done(self, job: Job, mark: ScheduledRun) -> list[HistoryLine] | None:
+        """The batches of this task over all of its tries, also of those that have been collected; None when they are not known."""
+        lines = self._lines(job, mark)
+        if lines is None:
+            return None
         return [
             line
             for line in lines
-            if line.id > (mark.since or 0)
-            and (line.dag_run, line.task) == (mark.dag_run, mark.task)
+            if (line.dag_run, line.task) == (mark.dag_run, mark.task)
             and line.kind == "checkpoint"
             and line.metrics.get("positions") is None  # it only says where a source goes on
         ]
@@ -556,7 +580,8 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         for warning in outcome.warnings:
             self.log.warning("%s", warning)
         # What an earlier task had decided, and this one has delivered, nobody has heard of.
-        delivered = status is not None and mark is not None and any(_newer(status, mark))
+        before = self._told_up_to(job, mark)
+        delivered = status is not None and mark is not None and any(_newer(status, before))
         empty = not delivered and not self._has_worked(job, mark, outcome)
         # A try that finds its run ended has done nothing itself.
         done = self._done(job, mark) if mark is not None else None
@@ -578,44 +603,35 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             asset = checkpoint_asset(job.name, self.given("stateflow_conn_id"))
             announce(self, context, asset, result, but=self._tables)
             if self._tables is not None and status is not None:
-                announce_tables(context, self._tables, _written(status, mark), result)
+                announce_tables(context, self._tables, _written(status, before), result)
             if self.given("partition_events") and status is not None:
-                self._announce_partitions(context, job, status, mark)
+                self._announce_partitions(context, job, status, before)
         elif self.given("on_empty") == "skip":
             raise AirflowSkipException(f"job {job.name!r} had nothing to read")
         else:
             keep_quiet(self)
         return result
 
-    def _announce_partitions(
-        self, context: Context, job: Job, status: JobStatus, mark: ScheduledRun | None
-    ) -> None:
+    def _announce_partitions(self, context: Context, job: Job, status: JobStatus, before: int) -> None:
         from stateflow.jobs.written_partitions import written_partitions  # as above
 
-        before = _before(mark)
         announce_partitions(
             self,
             context,
-            _written(status, mark),
+            _written(status, before),
             lambda uid, sink: written_partitions(job, status.uuid, uid, sink.target, before),
         )
 
 
-def _before(mark: ScheduledRun | None) -> int:
-    """The slot that the job was at when this task began, in whatever try."""
-    return (mark.since or 0) if mark is not None else 0
-
-
-def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, SinkStatus]:
-    """The Delta tables that have something of this task's run, by sink."""
+def _written(status: JobStatus, before: int) -> dict[str, SinkStatus]:
+    """The Delta tables that have something of behind a slot, by sink."""
     from stateflow.pipelines.sink_kinds import is_table  # loads what a DAG file must not
 
-    return {sink.uid: sink for sink in _newer(status, mark) if is_table(sink.kind)}
+    return {sink.uid: sink for sink in _newer(status, before) if is_table(sink.kind)}
 
 
-def _newer(status: JobStatus, mark: ScheduledRun | None) -> list[SinkStatus]:
-    """The sinks that have something of this task's run."""
-    before = _before(mark)
+def _newer(status: JobStatus, before: int) -> list[SinkStatus]:
+    """The sinks that have something of behind a slot."""
     return [sink for sink in status.sinks if (sink.last_commit or 0) > before]
 
 
