@@ -58,7 +58,7 @@ def _assignment(parallelism: int, max_parallelism: int, where: str) -> tuple[tup
     if not 1 <= parallelism <= max_parallelism:
         raise UsageError(
             f"{where} cannot have parallelism {parallelism}: use 1 to {max_parallelism}, its max_parallelism; for "
-            "more, restore a canonical savepoint with --max-parallelism"
+            "more, restore a canonical savepoint with another max_parallelism (`--max-parallelism`)"
         )
     return default_assignment(parallelism, max_parallelism)
 

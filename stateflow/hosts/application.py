@@ -404,9 +404,9 @@ class Application:
         """Why this application cannot serve a run that has not begun; empty if it can."""
         home = str(Path(__file__).resolve().parents[1])
         if message["package"] != home:
-            return f"it runs the library in {home}, and the run is of the one in {message['package']}"
+            return f"it runs the library in {home}, and the run is of the one in {message['package']}: end the host, and start it with the run's"
         if message["python"] != sys.prefix:
-            return f"it runs the Python in {sys.prefix}, and the run is of the one in {message['python']}"
+            return f"it runs the Python in {sys.prefix}, and the run is of the one in {message['python']}: end the host, and start it with the run's"
         if not Path(message["cwd"]).is_dir():
             return f"the run stands in {message['cwd']}, and there is no such folder where the host is"
         if self._only_folder not in ("", message["cwd"]):

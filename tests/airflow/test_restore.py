@@ -349,6 +349,7 @@ def test_a_live_run_is_in_the_way_until_it_is_taken_over(
         ({"pipeline": f"{ORDERS}:nonsense"}, "nonsense"),
         ({"rewind_sinks": "{{ 'perhaps' }}"}, "task 'it': rewind_sinks='perhaps' has to be true or false"),
         ({"parallelism": "{{ 999 }}"}, "999"),
+        ({"max_parallelism": "{{ 256 }}"}, "needs a canonical savepoint"),
         ({"claim_mode": "{{ 'steal' }}"}, "task 'it': claim_mode='steal' is not one of no_claim, claim"),
         ({"job": "other", "from_job": "orders"}, "two jobs would mix their output"),
         ({"spark_conn_id": "nowhere"}, "there is no connection 'nowhere': add it with"),

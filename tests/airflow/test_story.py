@@ -84,7 +84,7 @@ def server(folder: Path, database: str, today: date) -> Iterator[AirflowServer]:
         database=database,
     ) as running:
         running.client().await_dags(
-            "gated_runs", "ledger", "patient", "stateflow_orders", "stateflow_recovery", "sums"
+            "days", "gated_runs", "ledger", "patient", "stateflow_orders", "stateflow_recovery", "sums"
         )
         yield running
 
@@ -120,6 +120,27 @@ def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_out
 def test_the_story_was_told_with_the_database_of_production(job: Job, database: str) -> None:
     assert binaries()
     assert database.startswith("postgresql")
+
+
+def test_a_day_that_failed_goes_first_when_the_one_that_waits_for_it_is_failed_and_cleared(
+    client: AirflowClient, folder: Path
+) -> None:
+    """As docs/airflow.md says of `max_active_runs=1` with `depends_on_past=True`."""
+
+    def runs() -> dict[str, str]:
+        found = client.call("GET", "/api/v2/dags/days/dagRuns", order_by="run_after")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in found}
+
+    client.unpause("days")
+    until(lambda: list(runs().values()) == ["success", "failed", "running"], "the second day to fail")
+    _, failed, waiting = (RunOf("days", run_id) for run_id in runs())
+    (folder / "mended").touch()
+    client.clear(failed)
+    assert client.state(failed) == "queued"
+    client.call("PATCH", waiting.path, {"state": "failed"})
+    client.clear(waiting)
+    assert [client.await_run(run, patience=PATIENCE) for run in (failed, waiting)] == ["success", "success"]
+    assert (folder / "days").read_text().split() == ["0", "1", "2"]
 
 
 # What cannot be done is said in a sentence, and nothing changes

@@ -90,6 +90,10 @@ class StateflowRestoreOperator(StateflowOperator):
         allow_non_restored_state: NonRestored = False,
         reset_watermark: Annotated[Flag, "begin event time anew, as after a drained run"] = False,
         parallelism: Annotated[Count | None, "subtasks from now on"] = None,
+        max_parallelism: Annotated[
+            Count | None,
+            "key groups from now on, of a canonical savepoint alone: no rescale can give the job more subtasks",
+        ] = None,
         takeover: Annotated[Flag, "fence a live run instead of refusing"] = False,
         from_job: Annotated[Text, "whose checkpoint, if not the job's own"] = "",
         approved: Annotated[
@@ -191,6 +195,7 @@ class StateflowRestoreOperator(StateflowOperator):
             "options": self.hook.options(),
             "from_job": self.given("from_job"),
             "parallelism": self.given("parallelism") or 0,
+            "max_parallelism": self.given("max_parallelism") or 0,
             "conf": conf,
             **{name: self.given(name) for name in same},
         }
