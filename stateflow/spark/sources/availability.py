@@ -14,7 +14,7 @@ from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, check_same_source, kind_of
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
-from stateflow.spark.sources.delta import check_offset, pending_files
+from stateflow.spark.sources.delta import APPENDED_TWICE, check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
 from stateflow.spark.sources.kafka import accepted_losses, check_kafka, check_same_topics, made_anew, parse
@@ -93,7 +93,8 @@ def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, line:
         raise DisagreementError(
             f"source {leaf.uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "
             f"{gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's files, or give the "
-            "source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew"
+            "source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew "
+            f"({APPENDED_TWICE})"
         )
 
 

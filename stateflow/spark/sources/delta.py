@@ -11,6 +11,9 @@ from stateflow.spark.internals.sources import DeltaSource, PlanRefused
 from stateflow.spark.sources.delta_log import local_log
 from stateflow.spark.sources.delta_offset import BEGINNING, DeltaOffset
 
+APPENDED_TWICE = "an output that appends has the rows a second time then: give it another target and uid, too"
+"""What reading a table anew does to outputs."""
+
 
 def start_offset(source: DeltaSource, until: int | datetime | None = None) -> DeltaOffset | None:
     """The source's first position as a version: that of its starting option, or else the table's first snapshot.
@@ -92,7 +95,7 @@ def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
         raise DisagreementError(
             f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but {path} is now "
             f"table {source.table_id}: it was recreated; bring the old table back, or give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read "
-            "this one from its beginning"
+            f"this one from its beginning ({APPENDED_TWICE})"
         )
     latest = source.log.version()
     if offset.version > latest + 1:
@@ -106,7 +109,8 @@ def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
         raise DisagreementError(
             f"source {uid!r} has to go on at version {offset.version} of the Delta table {path}, but its log "
             f"now starts at version {earliest}: rows are lost between them; restore the job to a later "
-            "checkpoint, or give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew"
+            "checkpoint, or give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew "
+            f"({APPENDED_TWICE})"
         )
 
 
