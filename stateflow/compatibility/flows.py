@@ -26,7 +26,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Prepared, Record
-from stateflow.format.source_offsets import SourceLeaves, check_same_source
+from stateflow.format.source_offsets import UNDER_NEW_UIDS, SourceLeaves, check_same_source
 from stateflow.operators.combining import combining_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.event_times import has_event_time, splitting_operator, splitting_source
@@ -308,7 +308,7 @@ def _other_folders(flow: Flow, read: Mapping[str, str]) -> Iterator[str]:
         if same_place(read[uid], path):
             yield (
                 f"source {uid!r} has read {read[uid]} and reads it as {path} now, under which Spark would read every file again, so that a "
-                f"run refuses it: give it {read[uid]}, or, to read all once more, a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
+                f"run refuses it: give it {read[uid]}, or, to read all once more, {UNDER_NEW_UIDS}"
             )
         else:
             yield (

@@ -16,6 +16,8 @@ from stateflow.format.records import SourceState
 
 NOTHING = "-"
 """The line of a leaf that has not had data yet."""
+UNDER_NEW_UIDS = "a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
+"""What to give a source that is to be read once more, from its beginning, by operators that begin anew."""
 _NO_OFFSET = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """Errors that may come of reading a line as an offset of a kind."""
 _WRITTEN = {

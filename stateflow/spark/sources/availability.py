@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import NOTHING, check_same_source, kind_of
+from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS, check_same_source, kind_of
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
 from stateflow.spark.sources.delta import APPENDED_TWICE, check_offset, pending_files
@@ -93,7 +93,7 @@ def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, line:
         raise DisagreementError(
             f"source {leaf.uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "
             f"{gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's files, or give the "
-            "source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew "
+            f"source {UNDER_NEW_UIDS} to read the table anew "
             f"({APPENDED_TWICE})"
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from stateflow.errors import DisagreementError, UsageError
+from stateflow.format.source_offsets import UNDER_NEW_UIDS
 from stateflow.spark.internals.read_limits import Limited, unlimited
 from stateflow.spark.internals.sources import DeltaSource, PlanRefused
 from stateflow.spark.sources.delta_log import local_log
@@ -94,7 +95,7 @@ def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
     if offset.table != source.table_id:
         raise DisagreementError(
             f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but {path} is now "
-            f"table {source.table_id}: it was recreated; bring the old table back, or give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read "
+            f"table {source.table_id}: it was recreated; bring the old table back, or give the source {UNDER_NEW_UIDS} to read "
             f"this one from its beginning ({APPENDED_TWICE})"
         )
     latest = source.log.version()
@@ -109,7 +110,7 @@ def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
         raise DisagreementError(
             f"source {uid!r} has to go on at version {offset.version} of the Delta table {path}, but its log "
             f"now starts at version {earliest}: rows are lost between them; restore the job to a later "
-            "checkpoint, or give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read the table anew "
+            f"checkpoint, or give the source {UNDER_NEW_UIDS} to read the table anew "
             f"({APPENDED_TWICE})"
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
 from stateflow.errors import DisagreementError
+from stateflow.format.source_offsets import UNDER_NEW_UIDS
 from stateflow.spark.internals.read_limits import Limited, unlimited
 from stateflow.spark.internals.sources import MicroBatchStream
 
@@ -98,7 +99,7 @@ def check_same_topics(uid: str, recorded: Mapping[str, str | None], now: Mapping
     for topic in made_anew(recorded, now):
         raise DisagreementError(
             f"source {uid!r} has read a topic {topic!r} that is gone: the one of this name was made anew (it has another id), and has other messages "
-            "at the same offsets; give the source a new uid, and the operators behind it, too, and run once with --allow-non-restored-state to read it from its beginning, or, where it is a copy with the same offsets, run "
+            f"at the same offsets; give the source {UNDER_NEW_UIDS} to read it from its beginning, or, where it is a copy with the same offsets, run "
             "once with the source's option failOnDataLoss=false"
         )
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import UNDER_NEW_UIDS
 from stateflow.pipelines.inputs.places import shown, spelled_below
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.scratch_folder import ReadFile, log_folder, newest_files
@@ -70,7 +71,7 @@ def refusal(uid: str, target: str, again: Sequence[tuple[str, str]]) -> str:
     return (
         f"source {uid!r} reads {target} now, where {len(again)} {'file is one' if one else 'files are ones'} that the job has read under "
         f"{'another path' if one else 'other paths'}, such as {before} (now {now}): Spark would read {'it' if one else 'them'} again; give "
-        "the source the path that it had, or, to read all once more, a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
+        f"the source the path that it had, or, to read all once more, {UNDER_NEW_UIDS}"
     )
 
 
