@@ -17,7 +17,7 @@ from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from stateflow.airflow import checkpoint_asset
 from stateflow.airflow.operators.assets import table_asset
 from stateflow.checkpoint import scheduled
-from stateflow.checkpoint.control import BOUND_BEHIND, INPUT_DRAINED, RunOutcome
+from stateflow.checkpoint.control import BOUND_BEHIND, INPUT_DRAINED, INTERRUPTED, KILLED, RunOutcome
 from stateflow.checkpoint.draft import Draft
 from stateflow.errors import UnavailableError
 from stateflow.format.records import Owner, Record
@@ -420,10 +420,12 @@ def test_a_run_that_only_delivers_what_an_earlier_one_has_decided_is_not_empty(
     assert told.state is TaskInstanceState.SKIPPED
 
 
-@pytest.mark.parametrize("well", [True, False])
+@pytest.mark.parametrize("stopped", [INPUT_DRAINED, KILLED, INTERRUPTED, None])
 def test_a_run_that_has_waited_for_another_one_and_found_nothing_is_empty_if_that_one_tells_itself(
-    method: Method, table: Table, tmp_path: Path, well: bool
+    method: Method, table: Table, tmp_path: Path, stopped: str | None
 ) -> None:
+    """A driver whose task was killed ends well, too, and nobody has told of what it did."""
+    well = stopped == INPUT_DRAINED
     totals = Table(tmp_path / "totals")
     totals.commit()
     MadeJob(method.root, "orders", run="first").batch(target=str(totals.folder))
@@ -434,8 +436,8 @@ def test_a_run_that_has_waited_for_another_one_and_found_nothing_is_empty_if_tha
         made.writer.owner = EARLIER
         slot = made.batch(target=str(totals.folder))
         written(totals, Job(str(method.root), "orders"), slot, "2026-01-02")
-        ended = RunOutcome(batches=1, stopped=INPUT_DRAINED) if well else None
-        made.beat(9, owner=EARLIER, epoch=made.writer.epoch, ended=well, outcome=ended)
+        ended = RunOutcome(batches=1, stopped=stopped) if stopped else None
+        made.beat(9, owner=EARLIER, epoch=made.writer.epoch, ended=ended is not None, outcome=ended)
 
     method.batches, method.work = 0, other
     outlets = [Asset(name="totals", uri=f"file://{totals.folder}"), checkpoint_asset("orders")]

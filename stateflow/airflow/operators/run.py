@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -498,7 +498,9 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
     ) -> dict[str, Any]:
         from stateflow.checkpoint import control, scheduled  # as above
 
-        if outcome.stopped == control.BOUND_BEHIND and not self._has_worked(job, mark, outcome):
+        if outcome.stopped == control.BOUND_BEHIND and not _has_worked(
+            outcome, _done(mark, self._lines(job, mark))
+        ):
             sentence = self._past_until(job)
             raise (AirflowSkipException if self.given("on_past_until") == "skip" else AirflowFailException)(
                 sentence
@@ -511,15 +513,10 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                 self.log.warning("that %s has ended well could not be noted: %s", mark.dag_run, error)
         return self._report(context, job, mark, outcome)
 
-    def _has_worked(self, job: Job, mark: ScheduledRun | None, outcome: RunOutcome) -> bool:
-        """Whether this task has made a checkpoint: an earlier try may have, whose driver was killed after it."""
-        if outcome.batches or mark is None:
-            return True
-        done = self._done(job, mark)
-        return done is None or bool(done)
-
-    def _lines(self, job: Job, mark: ScheduledRun) -> list[HistoryLine] | None:
+    def _lines(self, job: Job, mark: ScheduledRun | None) -> list[HistoryLine] | None:
         """What the job has done since this task began, in whatever try; None when that is not known."""
+        if mark is None:
+            return None
         try:
             lines = job.history() if job.exists else []
         except StateflowError as error:
@@ -527,35 +524,25 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             return None
         return [line for line in lines if line.id > (mark.since or 0)]
 
-    def _told_up_to(self, job: Job, mark: ScheduledRun | None) -> int:
-        """The slot that the job was at when this task began, or that others, for which it waited, have brought it to and told of."""
+    def _told_up_to(self, job: Job, mark: ScheduledRun, lines: Sequence[HistoryLine]) -> int:
+        """The slot that the job was at when this task began, or that others, for which it waited, have brought it to and told of.
+
+        Whoever was stopped may have told nobody: a task that is killed lets its driver end its batch, and says nothing any more.
+        """
         from stateflow.checkpoint.control import read_heartbeat  # as above
 
-        if mark is None:
-            return 0
-        lines, own = self._lines(job, mark) or [], (mark.dag_run, mark.task)
+        own = (mark.dag_run, mark.task)
         first = min((line.id for line in lines if (line.dag_run, line.task) == own), default=sys.maxsize)
         others = [line for line in lines if line.dag_run and line.id < first]
-        beats = {
-            epoch: read_heartbeat(job.store, job.layout, epoch) for epoch in {line.epoch for line in others}
-        }
-        well = {
-            epoch for epoch, beat in beats.items() if beat and beat.outcome and beat.outcome.exit_code == 0
-        }
-        return max((line.id for line in others if line.epoch in well), default=mark.since or 0)
-
-    def _done(self, job: Job, mark: ScheduledRun) -> list[HistoryLine] | None:
-        """The batches of this task over all of its tries, also of those that have been collected; None when they are not known."""
-        lines = self._lines(job, mark)
-        if lines is None:
-            return None
-        return [
-            line
-            for line in lines
-            if (line.dag_run, line.task) == (mark.dag_run, mark.task)
-            and line.kind == "checkpoint"
-            and line.metrics.get("positions") is None  # it only says where a source goes on
-        ]
+        try:
+            beats = [
+                read_heartbeat(job.store, job.layout, epoch) for epoch in {line.epoch for line in others}
+            ]
+        except StateflowError as error:
+            self.log.warning("whether other tasks have told of what they did is not known: %s", error)
+            beats = []
+        told = {beat.epoch for beat in beats if beat and beat.outcome and beat.outcome.nothing_left}
+        return max((line.id for line in others if line.epoch in told), default=mark.since or 0)
 
     def _past_until(self, job: Job) -> str:
         positions = ", ".join(f"{source.uid}: {source.position}" for source in job.status().sources)
@@ -580,11 +567,12 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         for warning in outcome.warnings:
             self.log.warning("%s", warning)
         # What an earlier task had decided, and this one has delivered, nobody has heard of.
-        before = self._told_up_to(job, mark)
+        lines = self._lines(job, mark)
+        before = self._told_up_to(job, mark, lines or ()) if mark is not None else 0
         delivered = status is not None and mark is not None and any(_newer(status, before))
-        empty = not delivered and not self._has_worked(job, mark, outcome)
         # A try that finds its run ended has done nothing itself.
-        done = self._done(job, mark) if mark is not None else None
+        done = _done(mark, lines)
+        empty = not delivered and not _has_worked(outcome, done)
         result = self.result(
             checkpoint,
             epoch=status.epoch if status else None,
@@ -621,6 +609,25 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             _written(status, before),
             lambda uid, sink: written_partitions(job, status.uuid, uid, sink.target, before),
         )
+
+
+def _done(mark: ScheduledRun | None, lines: Sequence[HistoryLine] | None) -> list[HistoryLine] | None:
+    """The batches of this task over all of its tries, also of those that have been collected; None when they are not known."""
+    if mark is None or lines is None:
+        return None
+    return [
+        line
+        for line in lines
+        if (line.dag_run, line.task) == (mark.dag_run, mark.task)
+        and line.kind == "checkpoint"
+        and line.metrics.get("positions") is None  # it only says where a source goes on
+    ]
+
+
+def _has_worked(outcome: RunOutcome, done: Sequence[HistoryLine] | None) -> bool:
+    """Whether this task has made a checkpoint: an earlier try may have, whose driver was killed after it. `done`: its batches, if they
+    are known."""
+    return bool(outcome.batches) or done is None or bool(done)
 
 
 def _written(status: JobStatus, before: int) -> dict[str, SinkStatus]:
