@@ -63,7 +63,8 @@ class SourceRecords:
         """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them. `sources` are
         the recorded ones, moved."""
         # Nobody has looked for rows: no source is silent for longer than before.
-        self._write(dict(sources), {POSITIONS: sorted(undone_by), "undone_by": dict(undone_by)})
+        moved = self.commits.noted(sources, recorded_sources(self.writer.parent))
+        self._write(moved, {POSITIONS: sorted(undone_by), "undone_by": dict(undone_by)})
 
     def _write(self, sources: dict[str, SourceState], noted: Mapping[str, Any]) -> None:
         now = self.clock()
@@ -72,7 +73,7 @@ class SourceRecords:
         record = Draft.continuing(
             "checkpoint",
             self.writer.parent,
-            sources=self.commits.noted(sources, recorded_sources(self.writer.parent)),
+            sources=sources,
             now=now,
             parameters=self.made_by.parameters,
             versions=self.made_by.versions,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,11 +22,13 @@ from tests.spark.sink_places import contents
 pytestmark = pytest.mark.slow
 
 
-def sums(table: Path, output: Path, **options: Any) -> sf.Pipeline:
+def sums(table: Path, output: Path, anew: str = "") -> sf.Pipeline:
+    """`anew` makes the uids of the source and of its operator others."""
+
     @sf.pipeline("sums")
     def sums(flow: sf.Flow) -> None:
-        rows = flow.source("orders", sf.delta(str(table), options=options), Order)
-        rows.key_by("user", order_by="ts").process("sum", Sum).upsert(
+        rows = flow.source(f"orders{anew}", sf.delta(str(table)), Order)
+        rows.key_by("user", order_by="ts").process(f"sum{anew}", Sum).upsert(
             "sums", sf.delta(str(output)), keys=["user"]
         )
 
@@ -73,6 +74,22 @@ def test_an_older_copy_that_was_written_on_is_refused_with_the_way_back(
     ).apply()
     assert bench.run(pipeline).warnings == ()
     assert contents(spark, str(output), "total") == [1 + 4 * since]
+
+
+def test_another_copy_is_read_from_its_beginning_as_advised(
+    spark: SparkSession, bench: Workbench, tmp_path: Path
+) -> None:
+    table, output = tmp_path / "orders", tmp_path / "sums"
+    write(table, 1)
+    shutil.copytree(table, tmp_path / "copy")
+    write(table, 2)
+    bench.run(sums(table, output))
+    put_in_place(tmp_path / "copy", table)
+    write(table, 4)
+    with refused(DisagreementError, "a new uid", "--allow-non-restored-state"):
+        bench.run(sums(table, output))
+    bench.run(sums(table, output, anew="2"), allow_non_restored_state=True)
+    assert contents(spark, str(output), "total") == [5]
 
 
 def test_a_copy_with_the_same_commits_is_read_on(

@@ -58,7 +58,9 @@ class DeltaOffset:
 
     @property
     def newest_read(self) -> int:
-        """The newest version of which something is read, or is about to be; -1 at the beginning of the first one."""
+        """The newest version of which something is read; -1 for none."""
+        if self.snapshot and self.index == BEGINNING:
+            return -1
         return self.version if self.inside else self.version - 1
 
     @property

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError
 from stateflow.format.records import Record, SourceState
-from stateflow.format.source_offsets import NOTHING
+from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS
 from stateflow.spark.internals.sources import DeltaSource
+from stateflow.spark.sources.delta import APPENDED_TWICE
 from stateflow.spark.sources.delta_log import commit_id, local_log
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import Read
@@ -30,9 +31,8 @@ class TableCommits:
     table: str
     read: Read
 
-    def id_of_last(self, line: str) -> str:
-        """Of the newest commit that is read at an offset line; empty where there is none, or the table's log has it no more."""
-        position = DeltaOffset.parse(line)
+    def id_of_last(self, position: DeltaOffset) -> str:
+        """Of the newest commit that is read at a position; empty where there is none, or the table's log has it no more."""
         return commit_id(self.read, position) if position.table == self.table else ""
 
 
@@ -44,16 +44,20 @@ class OtherCopy:
     commits: TableCommits
     version: int
 
-    def newest_read(self, checkpoints: Sequence[Record]) -> int | None:
+    def newest_sound(self, checkpoints: Sequence[Record]) -> int | None:
         """The newest checkpoint that has read nothing else than this copy has. The checkpoints come oldest first."""
         for record in reversed(checkpoints):
-            line, noted = self.leaf.line_in(record.sources), _noted(self.leaf, record.sources)
-            if line == NOTHING or (noted and noted == self.commits.id_of_last(line)):
+            position, noted = _position(self.leaf, record.sources), _noted(self.leaf, record.sources)
+            if (
+                position is None
+                or position.newest_read < 0
+                or (noted and noted == self.commits.id_of_last(position))
+            ):
                 return record.slot
         return None
 
     def error(self, job: str = "", checkpoints: Sequence[Record] = ()) -> DisagreementError:
-        slot = self.newest_read(checkpoints)
+        slot = self.newest_sound(checkpoints)
         way = (
             f"take the job back to checkpoint {slot}, from before the two copies parted (`stateflow restore {job} FILE --from checkpoint:{slot} "
             "--rewind-sinks`)"
@@ -63,7 +67,7 @@ class OtherCopy:
         return DisagreementError(
             f"source {self.leaf.uid!r} has read version {self.version} of the Delta table {self.commits.path}, which is another commit there now: an "
             "older copy was put in its place and written on, with rows in versions that count as read; bring the other table back, or "
-            f"{way}"
+            f"{way}, or give the source {UNDER_NEW_UIDS} to read this one from its beginning ({APPENDED_TWICE})"
         )
 
 
@@ -81,12 +85,16 @@ class ReadCommits:
         """The sources, each with the commits that it has read. `before`: as the record before has them."""
         noted = dict(sources)
         for leaf in self.leaves:
-            line = leaf.line_in(noted)
-            if leaf.kind != "delta" or line == NOTHING:
+            position, was = _position(leaf, noted), _position(leaf, before)
+            if position is None:
                 continue
-            known = _noted(leaf, before) if leaf.line_in(before) == line else ""
+            # A commit that is read in parts is the same one in each batch, and nothing is read yet where a run has only begun.
+            if was is not None and (was.table, was.newest_read) == (position.table, position.newest_read):
+                commit = _noted(leaf, before)
+            else:
+                commit = self._of(leaf).id_of_last(position)
             state = noted[leaf.uid]
-            commits = {**state.commits, str(leaf.place): known or self._of(leaf).id_of_last(line)}
+            commits = {**state.commits, str(leaf.place): commit}
             noted[leaf.uid] = msgspec.structs.replace(
                 state, commits={place: id for place, id in commits.items() if id}
             )
@@ -96,12 +104,12 @@ class ReadCommits:
         """The streams whose tables have another commit where one was read."""
         found = []
         for leaf in self.leaves:
-            noted, line = _noted(leaf, sources), leaf.line_in(sources)
-            if leaf.kind != "delta" or not noted or line == NOTHING:
+            position, noted = _position(leaf, sources), _noted(leaf, sources)
+            if position is None or not noted:
                 continue
             commits = self._of(leaf)
-            if commits.id_of_last(line) not in ("", noted):
-                found.append(OtherCopy(leaf, commits, DeltaOffset.parse(line).newest_read))
+            if commits.id_of_last(position) not in ("", noted):
+                found.append(OtherCopy(leaf, commits, position.newest_read))
         return found
 
     def _of(self, leaf: LeafDescription) -> TableCommits:
@@ -118,6 +126,12 @@ def reader_of(source: DeltaSource) -> Read:
     """Reads the table's commits: without Spark where they lie on the local disk."""
     local = None if source.log.is_managed else local_log(source.log.path)
     return source.log.read if local is None else local.read
+
+
+def _position(leaf: LeafDescription, sources: Mapping[str, SourceState]) -> DeltaOffset | None:
+    """Where a Delta stream is; None for one that has not begun, and for another kind."""
+    line = leaf.line_in(sources)
+    return DeltaOffset.parse(line) if leaf.kind == "delta" and line != NOTHING else None
 
 
 def _noted(leaf: LeafDescription, sources: Mapping[str, SourceState]) -> str:
