@@ -1,4 +1,6 @@
-"""Records that are added outside of a batch: restore, rescale, erase. Each claims the job, carries out what is pending, adds one record."""
+"""Records that are added outside of a batch: restore, rescale, erase. Each claims the job, carries out what is pending, adds one record.
+
+None has a retention of its own: it repeats what was announced. Only the job's runs let its past go."""
 
 from __future__ import annotations
 
@@ -10,7 +12,6 @@ from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.idempotency import history_line_of, made_by
 from stateflow.checkpoint.log import Log, read_log
-from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.statistics import history
 from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import FencedError, IncompatibleError, StateflowError, UnavailableError
@@ -48,7 +49,6 @@ def edit(
     clock: Callable[[], int],
     carry_out: CarryOut,
     commit: Commit = lambda permit, still_owner: {},
-    retained: Retention | int | None = None,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
     once: Kind | None = None,
 ) -> Edited:
@@ -67,7 +67,6 @@ def edit(
         ids=ids,
         clock=clock,
         carry_out=carry_out,
-        retained=retained,
         claimed_epoch=claimed_epoch,
         restores=once == "restore",
     )

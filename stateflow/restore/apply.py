@@ -27,7 +27,6 @@ from stateflow.checkpoint.idempotency import history_line_of, release_others
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.retention import Retention
 from stateflow.checkpoint.statistics import CONTINUED_JOB, CONTINUED_SLOT
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import cache_folder, scratch_parent
@@ -209,7 +208,6 @@ class RestoreRun:
             clock=self.job.clock,
             carry_out=sinks.carry_out_pending,
             commit=sinks.carry_out,
-            retained=Retention.of(request.options, self.job.clock()),
             claimed_epoch=heart.begin,
             once="restore",
         )

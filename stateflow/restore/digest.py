@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stateflow.errors import UsageError
-from stateflow.quantities import written_duration
 from stateflow.restore.visible import quoted
 
 if TYPE_CHECKING:
@@ -83,9 +82,6 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
             "parallelism": request.parallelism,
             "max_parallelism": request.max_parallelism,
             "backend": request.options.backend,
-            "retained_checkpoints": request.options.retained_checkpoints,
-            "retained_age": written_duration(request.options.retained_age),
-            "retention": str(request.options.retention),
         },
     }
 

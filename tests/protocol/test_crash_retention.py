@@ -69,7 +69,6 @@ def restore(world: RuledWorld) -> None:
         ids=world.ids,
         clock=world.clock,
         carry_out=world.carry_out,
-        retained=world.by(WIDE),
         once="restore",
     )
 

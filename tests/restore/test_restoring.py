@@ -522,20 +522,18 @@ def test_a_restore_goes_by_the_clock_and_the_ids_of_its_job(scene: Scene) -> Non
 # What stays of the past
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("retained_age", "3000 weeks"), ("retention", "all for 3000 weeks")]
-)
-def test_a_restore_keeps_as_long_as_the_options_say(option: str, value: str, scene: Scene) -> None:
-    """The runs after it as well: they find the checkpoints that the restore has not let go."""
+def test_a_restore_lets_nothing_go_that_the_runs_of_the_job_keep(scene: Scene) -> None:
+    """Whoever restores seldom gives the retention of the job's runs, and what is let go once never comes back."""
+    before = [record.slot for record in scene.job().checkpoints()]
     options = replace(scene.options, retained_checkpoints=1)
-    given = load(code={option: value}, env={}, folder=scene.folder)
-    kept = replace(options, **{option: getattr(given, option)})
-    scene.job().restore("checkpoint:3", orders_pipeline(), PARAMETERS, options=kept).apply()
-    scene.job().collect(1)
-    assert [record.slot for record in scene.job().checkpoints()] == [2, 3, 4]
     scene.job().restore("checkpoint:3", orders_pipeline(), PARAMETERS, options=options).apply()
     scene.job().collect(1)
-    assert [record.slot for record in scene.job().checkpoints()] == [4]
+    assert [record.slot for record in scene.job().checkpoints()] == before
+    scene.made.retained = 1
+    scene.made.begin("next")
+    scene.made.batches(2, ended=True)
+    scene.job().collect(1)
+    assert not set(before) & {record.slot for record in scene.job().checkpoints()}
 
 
 def test_a_checkpoint_that_the_rule_keeps_behind_the_floor_is_restored(scene: Scene) -> None:
