@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError
-from stateflow.format.records import SourceState
+from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.source import DeclaredSource
@@ -25,15 +25,21 @@ _VERDICTS = (DisagreementError, IncompatibleError, NotFoundError)
 
 
 def check_ahead(
-    nodes: Collection[SourceNode], recorded: Mapping[str, SourceState], spark: Callable[[], Any]
+    nodes: Collection[SourceNode],
+    recorded: Mapping[str, SourceState],
+    spark: Callable[[], Any],
+    job: str,
+    checkpoints: Callable[[], Sequence[Record]],
 ) -> None:
-    """Raises what a run would say of sources that lack what comes behind the recorded offsets. Warns of those that nobody can ask now."""
+    """Raises what a run would say of sources that lack what comes behind the recorded offsets, or whose offsets count rows that are
+    undone. Warns of those that nobody can ask now. `checkpoints`: the job's, oldest first."""
+    found: list[Any] = []
     for node in nodes:
         state = recorded.get(node.uid)
         if state is None:
             continue
         try:
-            _ask(node, state, spark)
+            found += _ask(node, state, spark)
         except _VERDICTS:
             raise
         except Exception as error:
@@ -43,6 +49,10 @@ def check_ahead(
                 node.uid,
                 error,
             )
+    if found:
+        from stateflow.spark.sources.detours import ways_round  # loads Spark, which is there by now
+
+        ways_round(found, job, checkpoints)
 
 
 def jars_to_ask(nodes: Collection[SourceNode], recorded: Mapping[str, SourceState]) -> set[str]:
@@ -53,7 +63,8 @@ def jars_to_ask(nodes: Collection[SourceNode], recorded: Mapping[str, SourceStat
     return read - {""}
 
 
-def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any]) -> None:
+def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any]) -> list[Any]:
+    """What a run of the source would go round, or refuse; nothing for a source that a run reads on."""
     if isinstance(node.factory, DeclaredSource):
         for line in state.lines:
             if line != NOTHING:
@@ -62,13 +73,12 @@ def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any]) -> None
         from stateflow.spark.inputs.open_inputs import open_inputs  # loads Spark
         from stateflow.spark.sources.availability import check_available
         from stateflow.spark.sources.detours import detours
-        from stateflow.spark.sources.read_commits import ReadCommits
 
         session, known = spark(), {node.uid: state}
         inputs = open_inputs(session, [node], exactly_once=True)
-        for other in ReadCommits(session, inputs.leaves).other_copies(known):
-            raise other.error()
         with tempfile.TemporaryDirectory(prefix="stateflow-") as scratch:
             # A run goes round what its table has undone, whose files may be gone.
-            if not detours(session, inputs.leaves, known, Path(scratch, "detours")):
-                check_available(session, inputs.leaves, known, Path(scratch))
+            if found := detours(session, inputs.leaves, known, Path(scratch, "detours")):
+                return [*found]
+            check_available(session, inputs.leaves, known, Path(scratch))
+    return []

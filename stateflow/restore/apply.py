@@ -178,7 +178,13 @@ class RestoreRun:
             return
         self._check_files(head)
         if self.request.rewind_sinks:
-            check_ahead(self.flow.sources, self.origin.record.sources, lambda: self.spark)
+            check_ahead(
+                self.flow.sources,
+                self.origin.record.sources,
+                lambda: self.spark,
+                self.job.name,
+                lambda: read_log(self.job.store, self.job.layout).checkpoints,
+            )
 
     def _check_files(self, head: Record) -> None:
         if not any(state.kind == "file" for state in head.sources.values()):

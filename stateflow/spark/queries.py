@@ -18,7 +18,7 @@ import msgspec
 
 from stateflow.checkpoint.control import BOUND_BEHIND, BOUND_REACHED, INPUT_DRAINED
 from stateflow.checkpoint.log import read_log
-from stateflow.errors import DisagreementError, IncompatibleError, StateflowError
+from stateflow.errors import IncompatibleError, StateflowError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import joined_lines
 from stateflow.spark.inputs.beginnings import tell_of_beginnings
@@ -30,8 +30,8 @@ from stateflow.spark.internals.words import RENAMED, UNRECORDED, WAITING
 from stateflow.spark.loop import BatchLoop
 from stateflow.spark.sources import changed_columns, feed_gaps
 from stateflow.spark.sources.availability import check_available
-from stateflow.spark.sources.delta_restores import Detour, UndoneRead
-from stateflow.spark.sources.detours import LeafDetour, detours, latest_unaffected, undone_sentence
+from stateflow.spark.sources.delta_restores import Detour
+from stateflow.spark.sources.detours import LeafDetour, detours, ways_round
 from stateflow.spark.sources.other_folders import tell_of_other_folders
 from stateflow.spark.sources.positions import (
     Bound,
@@ -213,24 +213,16 @@ class Queries:
 
     def _detours(self) -> list[tuple[LeafDetour, Detour]]:
         """The detours around undone versions of the sources' tables. Refuses if the job has read some of them, or another copy."""
-        for other in self.loop.source_records.commits.other_copies(self._sources()):
-            log = read_log(self.loop.writer.store, self.loop.writer.layout)
-            raise other.error(self.loop.settings.job, log.checkpoints)
-        ways = []
-        for each in detours(
+        found = detours(
             self.spark,
             self.inputs.leaves,
             self._sources(),
             self._folder("detours"),
             self.until,
             self._unread,
-        ):
-            if isinstance(each.step, UndoneRead):
-                log = read_log(self.loop.writer.store, self.loop.writer.layout)
-                slot = latest_unaffected(log.checkpoints, each)
-                raise DisagreementError(undone_sentence(each, each.step, self.loop.settings.job, slot))
-            ways.append((each, each.step))
-        return ways
+        )
+        store, layout = self.loop.writer.store, self.loop.writer.layout
+        return ways_round(found, self.loop.settings.job, lambda: read_log(store, layout).checkpoints)
 
     def _went_round(self) -> bool:
         """Reads up to where tables went back, and goes on behind it; returns whether there was anything to do."""

@@ -16,7 +16,7 @@ from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.retention import Retention
-from stateflow.config.options import Options, load
+from stateflow.config.options import Options
 from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
 from stateflow.format.records import Owner, PartitionTime, Pin, Record, encode

@@ -272,8 +272,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a source table is the one that was read, and no other copy",
         "spark/sources/read_commits.py",
-        '            if commits.id_of_last(position) not in ("", noted):\n',
-        "            if False:\n",
+        'if position is None or not noted or commits.id_of_last(position) in ("", noted):\n',
+        "if True:\n",
         "spark/test_other_copies.py::test_the_commit_is_the_same_whoever_reads_it",
     ),
     rule(

@@ -15,7 +15,7 @@ from stateflow.spark.sources.delta_restores import (
     next_step,
     restores_in,
 )
-from stateflow.spark.sources.detours import LeafDetour, undone_sentence
+from stateflow.spark.sources.detours import LeafDetour
 from stateflow.spark.sources.leaves import LeafDescription
 
 # ---- which commits took the table back, and to what ----
@@ -236,7 +236,8 @@ def test_what_was_read_and_undone_is_named_with_a_way_that_leaves_nothing_out(
 ) -> None:
     leaf = LeafDescription("delta", "delta", "/t", {}, cast(Any, None), uid="orders")
     step = UndoneRead(TableRestore(7, kept))
-    said = undone_sentence(LeafDetour(leaf, "/t", position, (step.restore,), step), step, "sums", 3)
+    said = LeafDetour(leaf, "/t", position, (step.restore,), step).sentence("sums", 3)
     assert f"has read {read} of" in said
     assert ("startingVersion=8" in said) is may_stand
+    assert ("to read this one from its beginning" in said) is not may_stand
     assert "--from checkpoint:3 --rewind-sinks" in said

@@ -13,7 +13,8 @@ from stateflow.config.options import load
 from stateflow.errors import DisagreementError
 from stateflow.jobs.job import Job
 from stateflow.spark.inputs.open_inputs import open_inputs
-from stateflow.spark.sources.read_commits import ReadCommits
+from stateflow.spark.sources.detours import detours
+from stateflow.spark.sources.read_commits import OtherCopy
 from tests.refusals.refusal import refused
 from tests.spark import by_hand
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
@@ -123,10 +124,11 @@ def test_the_commit_is_the_same_whoever_reads_it(
     flow = pipeline.build({})
     inputs = open_inputs(spark, flow.sources, exactly_once=True)
     assert head["orders"].commits.keys() == {"0"}
-    assert ReadCommits(spark, inputs.leaves).other_copies(head) == []
+    assert detours(spark, inputs.leaves, head, tmp_path / "before") == []
     newest = max((table / "_delta_log").glob("*.json"))
     newest.write_bytes(newest.read_bytes().replace(b"WRITE", b"MERGE"))
-    [other] = ReadCommits(spark, inputs.leaves).other_copies(head)
+    [other] = detours(spark, inputs.leaves, head, tmp_path / "after")
+    assert isinstance(other, OtherCopy)
     assert other.version == 1
 
 
@@ -138,14 +140,14 @@ def test_a_restore_that_takes_outputs_back_is_refused_before_anything_is_written
     shutil.copytree(table, tmp_path / "copy")
     write(table, 2)
     bench.run(pipeline, retained_checkpoints=20)
-    slot = bench.records("sums")[-1].slot
+    first, *_, slot = (record.slot for record in bench.records("sums"))
     write(table, 8)
     bench.run(pipeline, retained_checkpoints=20)
     put_in_place(tmp_path / "copy", table)
     write(table, 4, 4, 4)
     slots = [record.slot for record in bench.records("sums")]
     given = {"checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache")}
-    with refused(DisagreementError, "'orders'", "version 1", "an older copy"):
+    with refused(DisagreementError, "'orders'", "version 1", "an older copy", f"checkpoint:{first}"):
         Job(str(bench.folder / "root"), "sums").restore(
             f"checkpoint:{slot}",
             pipeline,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
 from stateflow.spark.sources.delta_offset import DeltaOffset
+from stateflow.spark.sources.detours import ways_round
 from stateflow.spark.sources.leaves import LeafDescription
-from stateflow.spark.sources.read_commits import ReadCommits, TableCommits
-from tests.refusals.refusal import lacking
+from stateflow.spark.sources.read_commits import ReadCommits, TableCommits, other_copy
+from tests.refusals.refusal import lacking, refused
 
 LEAF = LeafDescription("delta", "delta", "/t", {}, cast(Any, None), uid="orders")
 
@@ -60,8 +65,34 @@ def test_what_a_run_only_begins_at_is_not_noted_as_read(
 
 
 def test_another_copy_that_no_checkpoint_fits_can_be_read_anew(commits: ReadCommits) -> None:
-    read = commits.noted(at(6), {})
     copy = TableCommits("/t", "t", lambda version: b"another")
-    [other] = ReadCommits(cast(Any, None), [LEAF], {0: copy}).other_copies(read)
-    assert "restore a savepoint" in str(other.error())
-    assert lacking(str(other.error()), ("a new uid", "--allow-non-restored-state", "a second time")) == []
+    other = other_copy(LEAF, copy, commits.noted(at(6), {}))
+    assert other is not None
+    said = other.sentence("sums", None)
+    assert (
+        lacking(said, ("restore a savepoint", "a new uid", "--allow-non-restored-state", "a second time"))
+        == []
+    )
+
+
+def test_a_way_back_is_sound_for_every_source_that_has_read_what_is_undone() -> None:
+    """Each of two tables was replaced at another time: only the older checkpoint is from before both."""
+
+    users = replace(LEAF, uid="users", number=1)
+    states: list[dict[str, SourceState]] = [{}]
+    for leaf, version in ((LEAF, 1), (users, 1), (LEAF, 2), (users, 2)):
+        read = {**states[-1], leaf.uid: SourceState(lines=(DeltaOffset("t", version).line(),))}
+        streams = ReadCommits(cast(Any, None), [leaf], {leaf.number: TableCommits("/t", "t", Log().read)})
+        states.append(streams.noted(read, states[-1]))
+    found = [
+        other_copy(leaf, TableCommits("/t", "t", partial(_copied, common)), states[-1])
+        for leaf, common in ((LEAF, 0), (users, -1))
+    ]
+    checkpoints = [cast(Any, SimpleNamespace(slot=n, sources=state)) for n, state in enumerate(states)]
+    for wrong, sound in ((found, 1), (found[:1], 2)):
+        with refused(DisagreementError, "'orders'", f"--from checkpoint:{sound} "):
+            ways_round(cast(Any, wrong), "sums", lambda: checkpoints)
+
+
+def _copied(common: int, version: int) -> bytes:
+    return Log().read(version) if version <= common else b"another"

@@ -1,13 +1,14 @@
-"""Which sources of a run have a table that went back before them, and how they go on."""
+"""Which sources of a run have a table that went back before them,, or is another copy, and how they go on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from stateflow.errors import DisagreementError
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.sources.delta import bound_version
@@ -21,7 +22,13 @@ from stateflow.spark.sources.delta_restores import (
 )
 from stateflow.spark.sources.leaves import LeafDescription
 from stateflow.spark.sources.positions import Bound, bound_of, delta_source
-from stateflow.spark.sources.read_commits import reader_of
+from stateflow.spark.sources.read_commits import (
+    READ_ANEW,
+    OtherCopy,
+    TableCommits,
+    other_copy,
+    way_back,
+)
 
 _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
 """Options with which Delta reads on silently where rows were removed."""
@@ -44,6 +51,40 @@ class LeafDetour:
         """Whether the run ends before the table went back."""
         return self.bound is not None and self.bound < self.step.restore.version
 
+    def is_sound_at(self, record: Record) -> bool:
+        """Whether the job had read nothing by then of the undone versions."""
+        line = self.leaf.line_in(record.sources)
+        if line == NOTHING:
+            return True
+        position = DeltaOffset.parse(line)
+        return position.table == self.position.table and not isinstance(
+            next_step(position, self.restores), UndoneRead
+        )
+
+    def sentence(self, job: str, slot: int | None) -> str:
+        """The refusal of a job that has read undone rows. `slot`: a checkpoint from before that."""
+        restore, last = self.step.restore, self.position.newest_read
+        if restore.kept is None:
+            what = "rows"
+        else:
+            what = (
+                f"version {last}"
+                if restore.kept == last - 1
+                else f"the versions from {restore.kept + 1} to {last}"
+            )
+        # Of a first snapshot that is read in part, a new beginning behind the RESTORE would leave the rest out.
+        anew = (
+            READ_ANEW
+            if self.position.snapshot
+            else f"to let that stand, give the source a new uid and startingVersion={restore.version + 1}, and run once with "
+            "--allow-non-restored-state"
+        )
+        return (
+            f"source {self.leaf.uid!r} has read {what} of the Delta table {self.table}, which version {restore.version} undid: it "
+            f"took the table back (RESTORE), and what the job has made of these rows is wrong now; "
+            f"{way_back(job, slot, 'it read them')}, or {anew}"
+        )
+
     def nearer(self, way: Detour) -> int:
         """The last version to read in a run that ends before the table went back."""
         return way.through if self.bound is None else min(way.through, self.bound)
@@ -56,26 +97,45 @@ def detours(
     scratch: Path,
     until: Bound | Mapping[str, Bound] | None = None,
     unread: Collection[str] = (),
-) -> list[LeafDetour]:
-    """The streams whose tables went back after the recorded positions. `unread`: sources that begin at theirs.
+) -> list[LeafDetour | OtherCopy]:
+    """The streams whose tables went back after the recorded positions, or are other copies. `unread`: sources that begin at theirs.
 
     A change feed tells the reader itself of the rows that went. A source that this run does not read is left out.
     """
-    found = []
+    found: list[LeafDetour | OtherCopy] = []
     for leaf in leaves:
         line, bound = leaf.line_in(state), bound_of(leaf.uid, until)
         if leaf.kind != "delta" or line == NOTHING or (until is not None and bound is None):
             continue
         with delta_source(spark, leaf, scratch / f"{leaf.number}") as source:
-            position, last = DeltaOffset.parse(line), source.log.version()
+            position, last, commits = DeltaOffset.parse(line), source.log.version(), TableCommits.of(source)
+            if (other := other_copy(leaf, commits, state)) is not None:
+                found.append(other)
+                continue
             if source.reads_changes() or position.table != source.table_id:
                 continue
-            restores = restores_in(reader_of(source), position.version, last)
+            restores = restores_in(commits.read, position.version, last)
             step = next_step(position, restores, unread=leaf.uid in unread)
             if step is not None:
                 most = bound_version(source, bound) if bound is not None else None
                 found.append(LeafDetour(leaf, source.log.path, position, tuple(restores), step, most))
     return found
+
+
+def ways_round(
+    found: Sequence[LeafDetour | OtherCopy], job: str, checkpoints: Callable[[], Sequence[Record]]
+) -> list[tuple[LeafDetour, Detour]]:
+    """The detours among what was found. It refuses where the job has read undone rows, or another copy of a table.
+
+    `checkpoints`: the job's, oldest first. The refusal names the newest one that none of its sources makes wrong.
+    """
+    wrong = [each for each in found if isinstance(each, OtherCopy) or isinstance(each.step, UndoneRead)]
+    if wrong:
+        sound = (each.slot for each in reversed(checkpoints()) if all(it.is_sound_at(each) for it in wrong))
+        raise DisagreementError(wrong[0].sentence(job, next(sound, None)))
+    return [
+        (each, each.step) for each in found if isinstance(each, LeafDetour) and isinstance(each.step, Detour)
+    ]
 
 
 def passed_restores(
@@ -97,46 +157,6 @@ def passed_restores(
         with delta_source(spark, leaf, scratch / f"{leaf.number}") as source:
             if source.reads_changes():
                 continue
-            restores = restores_in(reader_of(source), first.version, last.version - 1)
+            restores = restores_in(TableCommits.of(source).read, first.version, last.version - 1)
             found += [(leaf.uid, source.log.path, restore.version) for restore in restores]
     return found
-
-
-def latest_unaffected(checkpoints: Sequence[Record], detour: LeafDetour) -> int | None:
-    """The newest checkpoint that has read nothing of the undone versions. The checkpoints come oldest first."""
-    for record in reversed(checkpoints):
-        line = detour.leaf.line_in(record.sources)
-        if line == NOTHING:
-            return record.slot
-        position = DeltaOffset.parse(line)
-        if position.table == detour.position.table and not isinstance(
-            next_step(position, detour.restores), UndoneRead
-        ):
-            return record.slot
-    return None
-
-
-def undone_sentence(each: LeafDetour, step: UndoneRead, job: str, slot: int | None) -> str:
-    """The refusal of a job that has read undone rows. `slot`: the newest checkpoint from before that."""
-    kept, last = step.restore.kept, each.position.newest_read
-    if kept is None:
-        what = "rows"
-    else:
-        what = f"version {last}" if kept == last - 1 else f"the versions from {kept + 1} to {last}"
-    way = (
-        f"take the job back to checkpoint {slot}, from before it read them (`stateflow restore {job} FILE --from checkpoint:{slot} "
-        "--rewind-sinks`)"
-        if slot is not None
-        else "restore a savepoint from before it read them"
-    )
-    # Of a first snapshot that is read in part, that would leave the rest out.
-    stands = (
-        f", or, to let that stand, give the source a new uid and startingVersion={step.restore.version + 1}, and run once with "
-        "--allow-non-restored-state"
-        if not each.position.snapshot
-        else ""
-    )
-    return (
-        f"source {each.leaf.uid!r} has read {what} of the Delta table {each.table}, which version {step.restore.version} undid: it "
-        f"took the table back (RESTORE), and what the job has made of these rows is wrong now; {way}{stands}"
-    )

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from stateflow.errors import DisagreementError
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS
 from stateflow.spark.internals.sources import DeltaSource
@@ -31,6 +30,12 @@ class TableCommits:
     table: str
     read: Read
 
+    @classmethod
+    def of(cls, source: DeltaSource) -> TableCommits:
+        """Reads them without Spark where they lie on the local disk."""
+        local = None if source.log.is_managed else local_log(source.log.path)
+        return cls(source.log.path, source.table_id, source.log.read if local is None else local.read)
+
     def id_of_last(self, position: DeltaOffset) -> str:
         """Of the newest commit that is read at a position; empty where there is none, or the table's log has it no more."""
         return commit_id(self.read, position) if position.table == self.table else ""
@@ -44,31 +49,45 @@ class OtherCopy:
     commits: TableCommits
     version: int
 
-    def newest_sound(self, checkpoints: Sequence[Record]) -> int | None:
-        """The newest checkpoint that has read nothing else than this copy has. The checkpoints come oldest first."""
-        for record in reversed(checkpoints):
-            position, noted = _position(self.leaf, record.sources), _noted(self.leaf, record.sources)
-            if (
-                position is None
-                or position.newest_read < 0
-                or (noted and noted == self.commits.id_of_last(position))
-            ):
-                return record.slot
-        return None
-
-    def error(self, job: str = "", checkpoints: Sequence[Record] = ()) -> DisagreementError:
-        slot = self.newest_sound(checkpoints)
-        way = (
-            f"take the job back to checkpoint {slot}, from before the two copies parted (`stateflow restore {job} FILE --from checkpoint:{slot} "
-            "--rewind-sinks`)"
-            if slot is not None
-            else "restore a savepoint from before the two copies parted"
+    def is_sound_at(self, record: Record) -> bool:
+        """Whether the job had read nothing else by then than this copy has."""
+        position, noted = _position(self.leaf, record.sources), _noted(self.leaf, record.sources)
+        return (
+            position is None
+            or position.newest_read < 0
+            or (noted != "" and noted == self.commits.id_of_last(position))
         )
-        return DisagreementError(
+
+    def sentence(self, job: str, slot: int | None) -> str:
+        """The refusal. `slot`: a checkpoint from before the copies parted."""
+        return (
             f"source {self.leaf.uid!r} has read version {self.version} of the Delta table {self.commits.path}, which is another commit there now: an "
             "older copy was put in its place and written on, with rows in versions that count as read; bring the other table back, or "
-            f"{way}, or give the source {UNDER_NEW_UIDS} to read this one from its beginning ({APPENDED_TWICE})"
+            f"{way_back(job, slot, 'the two copies parted')}, or {READ_ANEW}"
         )
+
+
+READ_ANEW = f"give the source {UNDER_NEW_UIDS} to read this one from its beginning ({APPENDED_TWICE})"
+
+
+def way_back(job: str, slot: int | None, moment: str) -> str:
+    """What takes a job back to before a moment. `slot`: the newest checkpoint from before it."""
+    if slot is None:
+        return f"restore a savepoint from before {moment}"
+    return (
+        f"take the job back to checkpoint {slot}, from before {moment} (`stateflow restore {job} FILE --from checkpoint:{slot} "
+        "--rewind-sinks`)"
+    )
+
+
+def other_copy(
+    leaf: LeafDescription, commits: TableCommits, sources: Mapping[str, SourceState]
+) -> OtherCopy | None:
+    """What is there where the stream's table has another commit than the one that was read; else None."""
+    position, noted = _position(leaf, sources), _noted(leaf, sources)
+    if position is None or not noted or commits.id_of_last(position) in ("", noted):
+        return None
+    return OtherCopy(leaf, commits, position.newest_read)
 
 
 @dataclass
@@ -100,32 +119,14 @@ class ReadCommits:
             )
         return noted
 
-    def other_copies(self, sources: Mapping[str, SourceState]) -> list[OtherCopy]:
-        """The streams whose tables have another commit where one was read."""
-        found = []
-        for leaf in self.leaves:
-            position, noted = _position(leaf, sources), _noted(leaf, sources)
-            if position is None or not noted:
-                continue
-            commits = self._of(leaf)
-            if commits.id_of_last(position) not in ("", noted):
-                found.append(OtherCopy(leaf, commits, position.newest_read))
-        return found
-
     def _of(self, leaf: LeafDescription) -> TableCommits:
         if leaf.number not in self._opened:
             with (
                 tempfile.TemporaryDirectory(prefix="stateflow-") as folder,
                 delta_source(self.spark, leaf, Path(folder)) as source,
             ):
-                self._opened[leaf.number] = TableCommits(source.log.path, source.table_id, reader_of(source))
+                self._opened[leaf.number] = TableCommits.of(source)
         return self._opened[leaf.number]
-
-
-def reader_of(source: DeltaSource) -> Read:
-    """Reads the table's commits: without Spark where they lie on the local disk."""
-    local = None if source.log.is_managed else local_log(source.log.path)
-    return source.log.read if local is None else local.read
 
 
 def _position(leaf: LeafDescription, sources: Mapping[str, SourceState]) -> DeltaOffset | None:
