@@ -10,9 +10,11 @@ from typing import Annotated, Any, NamedTuple, Optional
 import msgspec
 import pytest
 
+from stateflow.errors import UsageError
 from stateflow.pipelines.ready.aggregates import fits
 from stateflow.pipelines.rows.row_type import key_type, row_type
 from stateflow.pipelines.rows.type_text import same_type
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -123,6 +125,8 @@ def test_structs_and_named_tuples_are_row_types_too() -> None:
         ("a decimal(10,2), b string", {"a": "decimal(10,2)", "b": "string"}),
         ("m map<string,array<int>>, s struct<x:bigint,y:string>", {"m": "map<string,array<int>>",
                                                                    "s": "struct<x:bigint,y:string>"}),
+        ("ärger double, `größe` int", {"ärger": "double", "größe": "int"}),
+        ("s struct<`a,b`:int>, c int", {"s": "struct<`a,b`:int>", "c": "int"}),
     ],
 )  # fmt: skip
 def test_schema_strings_are_read_as_spark_reads_them(text: str, expected: dict[str, str]) -> None:
@@ -130,6 +134,12 @@ def test_schema_strings_are_read_as_spark_reads_them(text: str, expected: dict[s
     assert {f.name: f.type for f in rows.fields} == expected
     assert not rows.typed
     assert rows.field("user") is None or rows.field("user") == rows.fields[0]
+
+
+@pytest.mark.parametrize("name", ["order id", "a,b", "1st", "a-b"])
+def test_a_column_that_cannot_be_read_by_its_name_is_named_whole(name: str) -> None:
+    with refused(UsageError, repr(name), "needs another name", ".transform("):
+        row_type(f"id bigint, `{name}` string")
 
 
 def test_an_untyped_row_is_a_named_tuple() -> None:

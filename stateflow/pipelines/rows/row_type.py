@@ -154,13 +154,13 @@ def row_type(declared: Any) -> RowType:
 def _from_schema(text: str) -> RowType:
     fields: list[Field] = []
     for part in parts_of_schema(text):
-        odd = re.match(r"\s*`(?![A-Za-z_]\w*`)([^`]*)", part)
+        odd = re.match(r"\s*`(?![^\W\d]\w*`)([^`]*)", part)
         if odd:
             raise UsageError(
-                f"schema {text!r}: the name of a column has only letters, digits and _: declare no schema for the source, give its column "
-                f"{odd[1]!r} another name in a .transform(...) behind it, and say the schema there"
+                f"schema {text!r}: column {odd[1]!r} needs another name, of letters, digits and _ alone: if it is a source's, declare no schema "
+                "for that, give the column another name in a .transform(...) behind it, and say the schema there"
             )
-        match = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
+        match = re.match(r"\s*`?([^\W\d]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
             r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
         )
         if not match:
@@ -208,9 +208,12 @@ def _one_name(spark: str) -> str:
 
 
 def parts_of_schema(text: str) -> list[str]:
-    """The parts of a text between the commas that stand in no bracket."""
-    parts, depth, start = [], 0, 0
+    """The parts of a text between the commas that stand in no bracket, and in no name in backticks."""
+    parts, depth, start, in_name = [], 0, 0, False
     for i, char in enumerate(text):
+        in_name ^= char == "`"
+        if in_name:
+            continue
         depth += (char in "<(") - (char in ">)")
         if char == "," and depth == 0:
             parts.append(text[start:i])
