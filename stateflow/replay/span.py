@@ -76,9 +76,7 @@ def newest_batches(log: Log, count: int) -> NewestBatches:
             taken.append(step.record.slot)
         if len(taken) == count:
             return NewestBatches(taken[-1], taken[0])
-    gone = earliest and (
-        f"the checkpoint before {earliest.slot} is no longer kept; the options retained_checkpoints and retention keep more"
-    )
+    gone = earliest and f"{_gone_before(earliest)}; the options retained_checkpoints and retention keep more"
     why = edit or gone or f"job {log.job!r} has no more"
     if not taken:
         raise NotFoundError(f"no batch of job {log.job!r} can be run again: {why}")
@@ -108,6 +106,13 @@ def _before(record: Record, members: dict[int, Record]) -> tuple[Record | None, 
     return members.get(record.based_on), False
 
 
+def _gone_before(record: Record) -> str:
+    """Why a record cannot be made once more. What it goes on from need be no checkpoint: a rescale goes as they do."""
+    if not record.based_on:
+        return f"record {record.slot} goes on from a state of elsewhere"
+    return f"record {record.based_on}, from which {record.slot} goes on, is no longer kept"
+
+
 def _starts_late(steps: Sequence[Step], first: int) -> bool:
     """Whether a batch from `first` on is missing: the earliest step is a later one, and not the job's first."""
     earliest = steps[0]
@@ -123,10 +128,9 @@ def _gone_sentence(log: Log, first: int, last: int, steps: Sequence[Step]) -> st
         if possible
         else "keep more with retained_checkpoints or retention, for what runs from then on"
     )
-    return (
-        f"the batch of checkpoint {first} of job {log.job!r} cannot be run again, since the checkpoint before it is no longer kept; "
-        f"{way}"
-    )
+    earliest = steps[0].before if steps else log.record(last)
+    why = f", since {_gone_before(earliest)}" if earliest is not None else ""
+    return f"the batch of checkpoint {first} of job {log.job!r} cannot be run again{why}; {way}"
 
 
 def _below(log: Log, slot: int) -> str:

@@ -41,6 +41,9 @@ def test_without_the_record_before_it_the_refusal_names_the_first_batch_that_can
 
     with refused(NotFoundError, "checkpoint 4 of job 'orders'", "no longer kept", "the first that can is 5"):
         span(log, 4, 6)
+    rescaled = _log((4, "checkpoint", 3), (6, "checkpoint", 5), (7, "checkpoint", 6))  # 5 was a rescale
+    with refused(NotFoundError, "checkpoint 4", "record 5, from which 6 goes on", "the first that can is 7"):
+        span(rescaled, 4, 7)
     with refused(NotFoundError, "retained_checkpoints or retention"):
         span(_log((4, "checkpoint", 3)), 4, 4)
 
@@ -98,7 +101,7 @@ def test_fewer_newest_batches_say_what_is_in_the_way() -> None:
     assert newest_batches(gone, 3) == NewestBatches(
         5,
         6,
-        "2 batches instead of 3 can be run again: the checkpoint before 4 is no longer kept; the options retained_checkpoints "
+        "2 batches instead of 3 can be run again: record 3, from which 4 goes on, is no longer kept; the options retained_checkpoints "
         "and retention keep more",
     )
     restored = _log((1, "checkpoint", None), (2, "restore", 1), (3, "checkpoint", 2), (4, "fence", 3))
@@ -112,5 +115,5 @@ def test_fewer_newest_batches_say_what_is_in_the_way() -> None:
 def test_no_newest_batch_is_refused_with_the_reason() -> None:
     with refused(NotFoundError, "'orders'", "no batch yet", "run it first"):
         newest_batches(_log(), 3)
-    with refused(NotFoundError, "job 'orders'", "the checkpoint before 4", "no longer kept"):
+    with refused(NotFoundError, "job 'orders'", "record 3, from which 4 goes on"):
         newest_batches(_log((4, "checkpoint", 3)), 3)

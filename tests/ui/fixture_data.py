@@ -754,7 +754,7 @@ def replays(world: World) -> dict[str, Any]:
         "job": "orders", "pipeline": "orders", "from": world.head - 20, "to": world.head, "batches": 20, "rows": 8_204_113,
         "seconds": 61.2, "live_seconds": 58.1, "compared": True, "same": False, "nondeterministic": None, "uncompared": [],
         "findings": [],
-        "notes": ["20 batches instead of 50 can be run again: the checkpoint before 10312 is no longer kept"],
+        "notes": ["20 batches instead of 50 can be run again: record 10311, from which 10312 goes on, is no longer kept"],
         "sinks": [sink], "states": [state],
     }  # fmt: skip
     same = {
