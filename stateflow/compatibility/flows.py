@@ -38,6 +38,7 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.fixed_options import duration
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import key_type
+from stateflow.pipelines.sink_kinds import kind_in_record
 from stateflow.quantities import several
 from stateflow.state.values.evolution.declared_types import RULES, Change
 
@@ -221,6 +222,7 @@ def compare(
             *taking_ids(flow.sinks).values(),
             *_moved(flow, written),
             *_under_new_uids(flow, written),
+            *_by_other_keys(flow, written),
             *_other_folders(flow, read or {}),
             *(
                 warning
@@ -282,6 +284,28 @@ def _under_new_uids(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str
                 f"sink {sink.uid!r} begins in {sink.output}, where the job has written as sink {before!r}: a run adds to those rows what "
                 f"comes from now on, and --rewind-sinks will leave them there; if it is the same sink, call it {before!r} again"
             )
+
+
+def _by_other_keys(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]:
+    """Of sinks that tell rows apart in another way than so far: what stands in the table was told apart in the old one."""
+    for sink in flow.sinks:
+        before = written.get(sink.uid)
+        kind = kind_in_record(before.kind) if before is not None else None
+        if before is None or kind is None or not sink.sink_kind.one_row_per_key:
+            continue
+        keys, now = before.payload.get("keys") or (), sink.options["keys"]
+        if not sink.sink_kind.is_at(sink.target, before.target, before.name):
+            continue
+        if kind.mode == "append":
+            how = "appended its rows to"
+        elif keys and {key.lower() for key in keys} != {key.lower() for key in now}:
+            how = f"upserted by {', '.join(keys)} into"
+        else:
+            continue
+        yield (
+            f"sink {sink.uid!r} has {how} {sink.output} so far and upserts by {', '.join(now)} from now on: what stands there stays as it is, "
+            "also several rows of one key; leave one row of each key there, or give the sink a new table and a new uid"
+        )
 
 
 def other_uid(sink: SinkNode, written: Mapping[str, Prepared]) -> str:

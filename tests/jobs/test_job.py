@@ -18,7 +18,7 @@ from stateflow.format.records import Owner, Prepared
 from stateflow.pipelines.parameters import known_parameters, required_parameters
 from tests.jobs.builder import T0
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 
 
 def orders() -> sf.Pipeline:
@@ -187,6 +187,39 @@ def test_what_becomes_of_a_sink_under_another_uid_is_told(tmp_path: Path) -> Non
     assert back.startswith(
         "back to before this job's first output (what the job wrote there as sink totals stays: what followed the snapshot will be delivered again), "
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "said"),
+    [
+        ("delta_append", {}, "appended its rows to"),
+        ("delta_upsert", {"keys": ["day"]}, "upserted by day into"),
+        ("delta_upsert", {"keys": ["User"]}, ""),
+        ("function", {}, ""),
+    ],
+)
+def test_a_sink_that_tells_rows_apart_in_another_way_than_so_far_is_told(
+    tmp_path: Path, kind: str, payload: dict[str, Any], said: str
+) -> None:
+    @sf.pipeline("orders")
+    def upserting(flow: sf.Flow, *, output: str) -> None:
+        rows = flow.source("events", sf.delta("/data/orders"), "user int, day int")
+        rows.upsert("totals", sf.delta(output), keys=["user"])
+
+    made = made_job(tmp_path)
+    sink = Prepared(kind=kind, target="/data/totals", prev=None, rows=1, payload=payload)
+    made.decide(sources=made.head().sources, sinks={"totals": sink}, outcomes={"totals": "committed"})
+
+    def told(output: str) -> list[str]:
+        check = made.opened().check(upserting, {"output": output}, allow_non_restored_state=True)
+        return [warning for warning in check.warnings if "several rows of one key" in warning]
+
+    if said:
+        [warning] = told("/data/totals")
+        assert lacking(warning, (f"'totals' has {said}", "upserts by user", "a new table and a new uid")) == []
+    else:
+        assert told("/data/totals") == []
+    assert told("/data/elsewhere") == []
 
 
 @pytest.mark.parametrize(

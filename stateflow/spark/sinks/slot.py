@@ -72,8 +72,8 @@ class SinkSlot:
             return DisagreementError(
                 f"sink and log disagree: {target} has slot {slot} of this job, and its log says that {expected} was last committed to "
                 f"sink {self.sink!r} (were the checkpoints of {self.job_name!r} put back from a copy, or does another run go on with a copy of "
-                f"them?); go on with the checkpoints that the table is of, or as a new job with a copy of the table as it was then, `stateflow "
-                f"restore NEW PIPELINE --from latest --from-job {self.job_name} --clone-sinks -p OUTPUT=ANOTHER/PATH`"
+                f"them?); go on with the checkpoints that the table is of, or as a new job with a copy of the output as it was then (of a Delta "
+                f"table, `stateflow restore NEW PIPELINE --from latest --from-job {self.job_name} --clone-sinks -p OUTPUT=ANOTHER/PATH`)"
             )
         return DisagreementError(
             f"sink and log disagree: {target} has {has}, and the log of job {self.job_name!r} says "
