@@ -30,7 +30,12 @@ def parse_bounds(texts: Iterable[str] | None) -> Any:
 
 
 def check_bounds(until: Any, flow: Flow) -> None:
-    """UsageError for a bound of a source that the pipeline does not have. A source without a bound is not read."""
+    """UsageError for a bound that is none, or of a source that the pipeline does not have. A source without a bound is not read."""
+    for bound in until.values() if isinstance(until, Mapping) else () if until is None else (until,):
+        if isinstance(bound, bool) or not isinstance(bound, int | datetime):
+            raise UsageError(
+                f"until is {bound!r}: give a version, such as until=17, or a time, such as until=datetime(2026, 1, 31, tzinfo=UTC)"
+            )
     uids = [node.uid for node in flow.sources]
     for uid in until if isinstance(until, Mapping) else ():
         if uid not in uids:

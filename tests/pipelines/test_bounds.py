@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +35,9 @@ def test_bounds_that_say_nothing_or_two_things_are_refused(texts: list[str]) -> 
         parse_bounds(texts)
 
 
-def test_a_bound_of_a_source_that_is_not_there_is_refused_before_spark(tmp_path: Path) -> None:
-    """A source without a bound is not read, so that the run would be done with nothing."""
+@pytest.fixture
+def asked(tmp_path: Path) -> Callable[[Any], object]:
+    """Asks for a run up to a bound."""
 
     @sf.pipeline("pay")
     def pay(flow: sf.Flow) -> None:
@@ -42,5 +45,19 @@ def test_a_bound_of_a_source_that_is_not_there_is_refused_before_spark(tmp_path:
         paid.append("out", sf.delta(str(tmp_path / "out")))
 
     options = load(code={"checkpoint_dir": str(tmp_path / "root")}, env={}, folder=tmp_path)
+    return lambda until: run(RunRequest(pay, options, until=until))
+
+
+def test_a_bound_of_a_source_that_is_not_there_is_refused_before_spark(
+    asked: Callable[[Any], object],
+) -> None:
+    """A source without a bound is not read, so that the run would be done with nothing."""
     with refused(UsageError, "'payment'", "it has payments"):
-        run(RunRequest(pay, options, until={"payment": 3}))
+        asked({"payment": 3})
+
+
+@pytest.mark.parametrize("bound", ["17", "2026-01-31", True, 1.5, date(2026, 1, 31)])
+def test_what_is_no_version_and_no_time_is_no_bound(asked: Callable[[Any], object], bound: Any) -> None:
+    for until in (bound, {"payments": bound}):
+        with refused(UsageError, repr(bound), "until=17", "until=datetime("):
+            asked(until)
