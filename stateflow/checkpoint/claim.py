@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from stateflow.checkpoint.control import busy
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import BodyCache, Log, read_epochs, read_log
 from stateflow.checkpoint.recovery import (
@@ -56,14 +57,18 @@ def claim(
     probe: ProbeStore = probe,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
     restores: bool = False,
+    after: int | None = None,
 ) -> Writer:
     """Claims the job, carries out every record decided before, and returns the job's writer. The first claim creates the job.
 
     With `retained` the fence announces what that keeps, so that `collect(retained)` may delete at
     once. It calls `claimed_epoch` before it carries anything out: that can take long, and whoever waits for the job must
-    see that the run is alive. `restores`: it is claimed for a restore.
+    see that the run is alive. `restores`: it is claimed for a restore. `after`: the newest epoch when nobody ran the job;
+    BusyError if another one has begun since.
     """
-    claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=probe, restores=restores)
+    claimed = claim_epoch(
+        store, layout, owner=owner, ids=ids, clock=clock, probe=probe, restores=restores, after=after
+    )
     claimed_epoch(claimed.epoch)
     while True:
         log, step = observe(store, layout, claimed)
@@ -127,6 +132,7 @@ def claim_epoch(
     clock: Callable[[], int],
     probe: ProbeStore = probe,
     restores: bool = False,
+    after: int | None = None,
 ) -> ClaimedEpoch:
     """Claims the next epoch, creating the job if there is none yet."""
     if not living_epochs(store, layout):
@@ -135,7 +141,10 @@ def claim_epoch(
         identity = JobIdentity(uuid=ids(), name=layout.job, at=clock())
         create_once(store, layout.identity, encode(identity))
     while True:
-        epoch = max(living_epochs(store, layout), default=0) + 1
+        newest = max(living_epochs(store, layout), default=0)
+        if after is not None and newest != after:
+            raise busy(layout.job, newest, None)
+        epoch = newest + 1
         body = encode(EpochClaim(epoch=epoch, writer=ids(), owner=owner, at=clock(), restores=restores))
         if create_once(store, layout.epoch(epoch), body) == body:
             # No guarantee yet: another run may have had this epoch before a collector deleted its claim. `observe`

@@ -21,6 +21,7 @@ from stateflow.checkpoint.control import (
     INTERRUPTED,
     JOB_DRAINED,
     RunOutcome,
+    newest_heartbeat,
     read_heartbeat,
     refuse_unrestored,
     refuse_while_live,
@@ -80,6 +81,8 @@ from stateflow.storage.scratch import new_scratch, remove_scratch, sweep_scratch
 from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
+_FIRST_SIGN = 2.0
+"""Seconds after which a claim without a heartbeat is no run's."""
 
 
 @dataclass
@@ -249,6 +252,12 @@ class _Run:
             interval=min(0.5, self.options.heartbeat_interval.total_seconds()),
         )
 
+    def _await_first_sign(self) -> None:
+        """A run claims the job a moment before its first sign of life; a rescale, which claims it, too, gives none."""
+        until = time.monotonic() + _FIRST_SIGN
+        while time.monotonic() < until and newest_heartbeat(self.store, self.layout)[1] is None:
+            time.sleep(0.1)
+
     def _newest_epoch(self) -> int:
         return max(read_epochs(self.store, self.layout), default=0)
 
@@ -289,6 +298,7 @@ class _Run:
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
             # Spark took seconds to start. Another run may have begun meanwhile: this one refuses, as it would have at
             # first, rather than fence it.
+            self._await_first_sign()
             self._refuse_while_live()
         with Heart(
             self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
@@ -304,6 +314,7 @@ class _Run:
                 carry_out=sinks.carry_out_pending,
                 retained=Retention.of(self.options, _micros()),
                 claimed_epoch=heart.begin,
+                after=None if self.request.takeover else self._known_epoch,
             )
             self.warnings.take_over(
                 unsaid(writer.log, writer.epoch, partial(read_heartbeat, self.store, self.layout))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.errors import (
+    BusyError,
     CorruptError,
     DisagreementError,
     FencedError,
@@ -45,6 +48,18 @@ def test_the_first_claim_creates_the_job_and_starts_without_state(world: World) 
     assert writer.epoch == 1
     assert writer.parent is None
     assert writer.last_commits == {}
+
+
+def test_who_has_seen_nobody_at_work_claims_nothing_once_somebody_has_begun(world: World) -> None:
+    """Two runs of a new job: while this one asks whether the store can be trusted, the other one claims it."""
+    given: dict[str, Any] = {"ids": world.ids, "clock": world.clock, "carry_out": world.carry_out, "after": 0}
+    with refused(BusyError, "'orders'", "epoch 1"):
+        claim(world.store, world.layout, owner=world.owner("late"), probe=lambda *_: world.claim(), **given)
+    with refused(BusyError, "epoch 1"):
+        claim(world.store, world.layout, owner=world.owner("late"), **given)
+    assert read_epochs(world.store, world.layout) == (1,)
+    given["after"] = 1
+    assert claim(world.store, world.layout, owner=world.owner("late"), **given).epoch == 2
 
 
 def test_the_first_claim_asks_whether_the_store_can_be_trusted_and_later_ones_do_not(store: Store) -> None:

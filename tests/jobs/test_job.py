@@ -216,7 +216,9 @@ def test_a_sink_that_tells_rows_apart_in_another_way_than_so_far_is_told(
 
     if said:
         [warning] = told("/data/totals")
-        assert lacking(warning, (f"'totals' has {said}", "upserts by user", "a new table and a new uid")) == []
+        assert (
+            lacking(warning, (f"'totals' has {said}", "upserts by user", "a new table and a new uid")) == []
+        )
     else:
         assert told("/data/totals") == []
     assert told("/data/elsewhere") == []
