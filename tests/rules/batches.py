@@ -277,6 +277,27 @@ RULES: tuple[Rule, ...] = (
         "spark/test_other_copies.py::test_the_commit_is_the_same_whoever_reads_it",
     ),
     rule(
+        "of two runs that begin at once one has the job and the other leaves it alone",
+        "checkpoint/claim.py",
+        "        if after is not None and newest != after:\n",
+        "        if False:\n",
+        "checkpoint/test_claim.py::test_who_has_seen_nobody_at_work_claims_nothing_once_somebody_has_begun",
+    ),
+    rule(
+        "a run that has claimed the job and given no sign of life yet is waited for",
+        "spark/runner.py",
+        "            self._await_first_sign()\n",
+        "            pass\n",
+        "spark/test_begins_beside.py::test_a_run_that_has_just_begun_and_shows_no_sign_of_life_yet_is_left_alone",
+    ),
+    rule(
+        "a way back is sound for every source that has read what is undone",
+        "spark/sources/detours.py",
+        "all(it.is_sound_at(each) for it in wrong)",
+        "wrong[0].is_sound_at(each)",
+        "spark/test_read_commits.py",
+    ),
+    rule(
         "nobody says without Spark that another copy of a source table has nothing new",
         "spark/sources/delta_log.py",
         '    if commit and commit_id(log.commit, position) not in ("", commit):\n',

@@ -17,7 +17,7 @@ from stateflow.checkpoint.log import read_epochs
 from stateflow.errors import BusyError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
-from stateflow.spark.inputs.open_inputs import open_inputs
+from stateflow.spark.carry_out import Sinks
 from stateflow.storage.roots import open_store
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench
@@ -42,11 +42,12 @@ def beside(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Callable[[Calla
     """Has something done to the job's store while Spark is there, and the job is not claimed."""
 
     def arrange(act: Callable[[Any], None]) -> None:
-        def opening(*args: Any, **more: Any) -> Any:
+        def opened(*args: Any) -> Sinks:
+            """The last thing that a run makes before it claims."""
             act(open_store(str(bench.folder / "root")))
-            return open_inputs(*args, **more)
+            return Sinks(*args)
 
-        monkeypatch.setattr("stateflow.spark.runner.open_inputs", opening)
+        monkeypatch.setattr("stateflow.spark.runner.Sinks", opened)
 
     return arrange
 
