@@ -63,7 +63,7 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
     allowed = flow.allow_non_restored_state
     if record is None:
         return NonRestored((), "", "", allowed)
-    where = f"job {flow.name!r}, checkpoint {record.slot}"
+    where = f"pipeline {flow.name!r} does not fit checkpoint {record.slot}"
     gone = sorted(set(record.operators) - {node.uid for node in flow.operators})
     lost = sorted(set(record.sources) - {node.uid for node in flow.sources})
     new = [node for node in flow.sources if node.uid not in record.sources] if lost else []

@@ -328,7 +328,7 @@ def test_what_is_not_restored_is_said_once_and_allowed_as_a_whole(allowed: bool)
     if allowed:
         assert said == ("", "", "", "")
     else:
-        assert said[0] == f"job 'job', checkpoint 7: {said[1]}"
+        assert said[0] == f"pipeline 'job' does not fit checkpoint 7: {said[1]}"
         assert ["'gone'" in said[1], "'events'" in said[2], "'total'" in said[3]] == [True] * 3
     checked = compare(declared, "job", before)
     assert checked.compatible == allowed
