@@ -41,6 +41,7 @@ from stateflow.spark.inputs.admission import Admission
 from stateflow.spark.inputs.alignment import nothing_waits
 from stateflow.spark.inputs.observations import Observation, check_times, less, observations
 from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames
+from stateflow.spark.inputs.output_watch import OutputWatch
 from stateflow.spark.inputs.seeding import refuse_patterns
 from stateflow.spark.inputs.watermark import advanced, holder_of
 from stateflow.spark.own_files import with_own_files
@@ -80,6 +81,7 @@ class BatchLoop:
     storage: TaskStorage
     """Each batch writes for its own slot."""
     sinks: Sinks
+    outputs: OutputWatch
     listener: Callable[[BatchReport], None]
     clock: Callable[[], int]
     parameters: Mapping[str, Any]
@@ -278,6 +280,7 @@ class BatchLoop:
             cutting=self.inputs.cutting,
         )
         self._batch_warnings.warn_or_refuse(batch, observed, positions, self.location)
+        self.outputs.look()
         # 4. The record before is delivered and complete: none is decided earlier.
         waited = time.perf_counter()
         self.deliveries.settle()

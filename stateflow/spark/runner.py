@@ -28,7 +28,7 @@ from stateflow.checkpoint.control import (
     same_owner,
 )
 from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.log import names_by_id, read_epochs, read_identity, read_log
+from stateflow.checkpoint.log import Log, names_by_id, read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
@@ -56,6 +56,7 @@ from stateflow.spark.inputs.absent_inputs import absent_inputs
 from stateflow.spark.inputs.foreign_changes import tell_of_outputs
 from stateflow.spark.inputs.lineage import traced
 from stateflow.spark.inputs.open_inputs import OpenInputs, locate, open_inputs
+from stateflow.spark.inputs.output_watch import OutputWatch
 from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.inputs.watermark import Holder
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
@@ -292,7 +293,7 @@ class _Run:
         inputs.check(log.head if log else None)
         outline = Outline(spark, self.flow, inputs)
         outline.check(log.head if log else None)
-        open_sinks = self._open_sinks(spark, outline, log.last_commits if log else {})
+        open_sinks = self._open_sinks(spark, outline, log)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
@@ -331,15 +332,24 @@ class _Run:
                 spark,
                 self.flow,
                 open_sinks,
-                SinkSlot(writer.job, self.job, "", 0, writer.epoch),
+                writer.job,
                 writer.last_commits,
-                lambda: taken_back(history(self.store, self.layout, log=writer.log)),
-                lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},
                 partial(names_by_id, self.store),
                 str(writer.parent.statistics.get(CONTINUED_JOB, "")) if writer.parent else "",
                 self.warnings.add,
             )
-            loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
+            outputs = OutputWatch(
+                spark,
+                self.flow.sinks,
+                open_sinks,
+                SinkSlot(writer.job, self.job, "", 0, writer.epoch),
+                log.last_commits if log else {},
+                lambda: taken_back(history(self.store, self.layout, log=writer.log)),
+                lambda: {checkpoint.slot for checkpoint in read_log(self.store, self.layout).checkpoints},
+                self.warnings.add,
+            )
+            outputs.begin()
+            loop = self._loop(spark, inputs, open_sinks, sinks, outputs, writer, scratch)
             with traced(spark, self.flow, inputs, outline, writer), loop:
                 with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
                     stopped = JOB_DRAINED if drained else self._batches(loop, scratch, heart.found_nothing)
@@ -351,6 +361,7 @@ class _Run:
                 elif self.request.drain and (not drained or loop.sources.due()):
                     stopped = INTERRUPTED  # its timers have not fired, so the next try does that
                 loop.deliveries.settle()
+            outputs.end()
             report = RunReport(
                 job=self.job,
                 epoch=writer.epoch,
@@ -389,10 +400,10 @@ class _Run:
             fsync=self.options.local_fsync,
         )
 
-    def _open_sinks(
-        self, spark: SparkSession, outline: Outline, last_commits: Mapping[str, int]
-    ) -> dict[str, Sink]:
+    def _open_sinks(self, spark: SparkSession, outline: Outline, log: Log | None) -> dict[str, Sink]:
         sinks, misfits = {}, []
+        last_commits = log.last_commits if log else {}
+        written = written_places(log) if log else {}
         for node in self.flow.sinks:
             locate(spark, node)
         refuse_one_place(self.flow)
@@ -400,12 +411,16 @@ class _Run:
             sink = class_of(node.sink_kind)(node.target, node.options, self.options.delivery)
             if (slot := last_commits.get(node.uid)) is not None:
                 sink.last_commit = SinkSlot("", self.job, node.uid, slot, 0)
+            sink.last_prepared = written.get(node.uid)
             try:
                 sink.open(spark, outline.schema(node.inputs[0]))
             except IncompatibleError as error:
                 misfits.append(str(error))
             if isinstance(sink, TableSink):
                 put_table(node, sink.target)
+                refuse_one_place(
+                    self.flow
+                )  # where a table is that was only made now, no catalog could say before
             sinks[node.uid] = sink
         if misfits:
             # All at once: every attempt costs a start of Spark.
@@ -418,6 +433,7 @@ class _Run:
         inputs: OpenInputs,
         open_sinks: Mapping[str, Sink],
         sinks: Sinks,
+        outputs: OutputWatch,
         writer: Writer,
         scratch: Path,
     ) -> BatchLoop:
@@ -453,6 +469,7 @@ class _Run:
             options=options,
             storage=storage,
             sinks=sinks,
+            outputs=outputs,
             listener=self._reporting(),
             clock=_micros,
             parameters=self.parameters,

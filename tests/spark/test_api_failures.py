@@ -272,7 +272,10 @@ def removed(flow: sf.Flow, bench: Workbench) -> None:
         ),
         (cast_key, "operator 'sum' was keyed by user (int) and its key is (str) now"),
         (more_keys, "operator 'sum' was keyed by user (int) and is keyed by user, sku now"),
-        (removed, "pipeline 'bad' does not fit checkpoint 3: state of operator 'sum' has no operator in this pipeline"),
+        (
+            removed,
+            "pipeline 'bad' does not fit checkpoint 3: state of operator 'sum' has no operator in this pipeline",
+        ),
     ],
 )
 def test_a_change_that_does_not_fit_the_state_is_refused(

@@ -72,6 +72,15 @@ def test_it_is_told_what_a_restore_undid(log: list[bytes | None], verdict: Undon
     assert undone_output(read, len(log) - 1, "stateflow/me/rows", 100) == verdict
 
 
+@pytest.mark.parametrize(
+    ("above", "verdict"), [(3, UndoneOutput(3, 3)), (5, UndoneOutput(3, 3)), (6, None), (2, UndoneOutput(3, 3))]
+)
+def test_slots_from_after_what_is_asked_hide_no_restore(above: int, verdict: UndoneOutput | None) -> None:
+    """The record of slot 6 was decided before the table went back, and arrived behind it."""
+    read = dict(enumerate([MADE, own(3, "+a"), own(5, "+b"), BY_TIME, own(6, "+c")])).get
+    assert undone_output(read, 4, "stateflow/me/rows", 100, above=above) == verdict
+
+
 @sf.pipeline("copied")
 def copied(flow: sf.Flow, *, input: str, output: str) -> None:
     flow.source("rows", sf.files(input, "json"), "id long").append("rows", sf.delta(output))

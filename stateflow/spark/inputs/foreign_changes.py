@@ -3,7 +3,7 @@ with a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -18,9 +18,7 @@ from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.scratch_folder import log_folder, newest_files
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.fit import altered
-from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sources import rewritten, subfolders, undone_output
-from stateflow.spark.sources.delta_log import local_log
+from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.detours import passed_restores
 
 Warn = Callable[[str, str], None]
@@ -33,24 +31,21 @@ def tell_of_outputs(
     spark: SparkSession,
     flow: Flow,
     sinks: Mapping[str, Sink],
-    job: SinkSlot,
+    job: str,
     last_commits: Mapping[str, int],
-    taken_back: Callable[[], Sequence[range]],
-    kept: Callable[[], Collection[int]],
     jobs: Callable[[], Mapping[str, str]],
     continued: str,
     warn: Warn,
 ) -> None:
-    """Reports properties that an output lacks, rows of other jobs in an output that this job begins, and a RESTORE of an output
-    that it had written to.
+    """Reports properties that an output lacks, and rows of other jobs in an output that this job begins.
 
-    `sinks` are the open ones by uid, `job` is any slot of it, `last_commits` has the sinks that it has committed to, `taken_back`
-    gives the slots that it went back behind, `kept` its checkpoints, `jobs` the names of all jobs of its root by their ids, and
-    `continued` the id of a deleted one that this job carries on.
+    `sinks` are the open ones by uid, `job` is the job's id, `last_commits` has the sinks that it has committed to, `jobs` gives the names of
+    all jobs of its root by their ids, and `continued` is the id of a deleted one that this job carries on.
     """
     for node in flow.sinks:
-        begins = node.uid not in last_commits
-        if begins and (others := other_writers(sinks[node.uid].writers(spark), job.job, jobs, continued)):
+        if node.uid not in last_commits and (
+            others := other_writers(sinks[node.uid].writers(spark), job, jobs, continued)
+        ):
             warn(
                 f"other writers of {node.uid}",
                 f"{node.target} has rows of another job ({', '.join(others)}), and this job adds its own: if both read the same input, rows are there "
@@ -66,27 +61,6 @@ def tell_of_outputs(
                 f"properties of {node.uid}",
                 sentence_on_properties(node.uid, table, node.target.in_sql, unlike),
             )
-        if not begins:
-            app_id = SinkSlot(job.job, job.job_name, node.uid, job.slot, job.epoch).app_id
-            local = None if log.is_managed else local_log(node.target.path)
-            read, most = (
-                (log.read, undone_output.MOST_COMMITS_ELSEWHERE)
-                if local is None
-                else (local.commit, undone_output.MOST_COMMITS)
-            )
-            if undone := undone_output.undone_output(read, log.version(), app_id, most, taken_back):
-                warn(
-                    f"{node.uid} went back",
-                    undone_output.sentence(
-                        table,
-                        node.target.in_sql,
-                        job.job_name,
-                        node.uid,
-                        undone,
-                        kept(),
-                        appends=node.sink_kind.changes != "replace",
-                    ),
-                )
 
 
 def tell_of_files(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
-from stateflow.errors import NotFoundError
+from stateflow.errors import DisagreementError
 from stateflow.internals import internal
 from stateflow.spark.internals.gateway import JAVA_ERRORS
 from stateflow.spark.internals.java_names import java_names
@@ -39,6 +39,8 @@ class TableShape:
     features: tuple[str, ...]
     fingerprint: str
     """Equal as long as files prepared for the table can be added to it as they are."""
+    version: int = -1
+    """The table's version that this is the shape of."""
 
     def is_on(self, name: str) -> bool:
         """Whether a property of the table is true, in the case that Delta writes its name in and in any case of its value."""
@@ -333,9 +335,10 @@ class Transaction:
         """The table's metadata in the version with which the transaction began."""
         from pyspark.sql.types import StructType
 
-        if self._txn.readVersion() < 0:
-            raise NotFoundError(
-                f"{self.log.path} is not a Delta table (any more): restore it or start a new run to create it"
+        version = int(self._txn.readVersion())
+        if version < 0:
+            raise DisagreementError(
+                f"{self.log.path} is not a Delta table any more: put it back as it was, or give a new table a new sink uid"
             )
         metadata = json.loads(self._txn.metadata().json())["metaData"]
         protocol = json.loads(self._txn.protocol().json())["protocol"]
@@ -351,6 +354,7 @@ class Transaction:
             configuration,
             tuple(protocol.get("writerFeatures") or ()),
             xxhash.xxh3_64_hexdigest(text),
+            version,
         )
 
     @internal(

@@ -67,6 +67,8 @@ class Sink(ABC):
     declared: ClassVar[SinkKind]
     last_commit: SinkSlot | None = None
     """What the log says that the target got last. The run sets it before `open`."""
+    last_prepared: Prepared | None = None
+    """What the log says that was prepared for it last."""
 
     def __init__(
         self, target: Any, options: Mapping[str, Any] = _NONE, delivery: DeliveryMode = "exactly_once"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.sink_kinds import is_table
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit, TableShape, Transaction, logged_commit
 from stateflow.spark.sinks.base import (
     CommitRequest,
@@ -145,6 +146,21 @@ class TableSink(Sink):
     """A sink into a Delta table, which says what slot it has, and whose output can be taken back."""
 
     target: DeltaTable
+    prepared_at: int = -1
+    """The version of the table for which the newest batch was prepared."""
+    _table: str = ""
+    """The id of the table that the job writes to, once that is known."""
+
+    def prepare_for(self, shape: TableShape, at: SinkSlot) -> None:
+        """Refuses a table that is another one than the job has written to: CREATE OR REPLACE TABLE keeps the slots."""
+        last = self.last_prepared
+        written = self._table or (str(last.payload["table"]) if last and is_table(last.kind) else "")
+        if written not in ("", shape.id):
+            raise DisagreementError(
+                f"sink and log disagree: {self.target} was replaced by another table (CREATE OR REPLACE TABLE) since {at} wrote to it: put it "
+                f"back as it was, with `RESTORE TABLE {self.target.in_sql} TO VERSION AS OF` the version before, or give the new table a new sink uid"
+            )
+        self._table, self.prepared_at = shape.id, shape.version
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
         return dict.fromkeys(DeltaLog(spark, self.target.path, self.target.managed_as).begin().app_ids(), "")

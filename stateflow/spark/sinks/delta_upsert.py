@@ -62,6 +62,7 @@ class DeltaUpsert(TableSink):
         shape = txn.shape()
         if self.delivery == "exactly_once":
             at.refuse_disagreement(str(self.target), txn.slot_of(at.app_id))
+            self.prepare_for(shape, at)
         self._check(shape, self.upsert.columns(frame.schema))
         frame, upsert = self.upsert.marked(frame)
         goes = f"{quoted(upsert.operation)} = '{DELETE}'" if upsert.operation else "false"

@@ -3,6 +3,7 @@ checkpoints are gone."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -32,9 +33,11 @@ def undone_output(
     app_id: str,
     most: int,
     taken_back: Callable[[], Sequence[range]] = tuple,
+    above: int = sys.maxsize,
 ) -> UndoneOutput | None:
     """Whether a table lost commits of `app_id` since its last one; only the last `most` commits are looked at. Those of the slots
-    that `taken_back` tells are no loss: the job went back, too, and writes their rows again.
+    that `taken_back` tells are no loss: the job went back, too, and writes their rows again. `above`: the newest slot from before what the
+    caller asks of; later ones hide nothing.
 
     It walks down from the newest version, and from a RESTORE on to the version that it brought back.
     """
@@ -48,7 +51,7 @@ def undone_output(
         slot = logged_commit(version, body.splitlines()).slots.get(app_id) if b'"txn"' in body else None
         if version > standing:
             undone += [] if slot is None else [slot]
-        elif slot is not None:
+        elif slot is not None and (restored is not None or slot <= above):
             stands = slot
             break
         elif (restore := restore_at(read, version)) is not None:
@@ -77,7 +80,10 @@ def sentence(
     """The run's warning of it, with the step that brings the rows again. `kept` are the job's checkpoints. `appends`: the sink
     only adds rows."""
     lost = "rows that this job had written to it are gone, and the job goes on behind them"
-    back = f"`stateflow restore {job} ... --from checkpoint:{output.slot}`, without --rewind-sinks"
+    back = (
+        f"`stateflow restore {job} ... --from checkpoint:{output.slot}`, without --rewind-sinks; its plan tells which other outputs get rows a "
+        "second time"
+    )
     elsewhere = "let a new job write them into another table"
     if appends:
         # To restore the table to where it was would undo what the job writes from here on.
