@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import stateflow as sf
 from stateflow.errors import DisagreementError, StateflowError, UsageError
@@ -125,6 +125,30 @@ def test_a_table_that_goes_back_before_a_decided_record_arrives_is_told(
             ran(bench, 3)
     by_hand.go_back(table, 1)
     (told,) = ran(bench).warnings
+    assert "was restored to an earlier version by somebody else" in told
+    assert contents(spark, str(table), "id") == [1, 3]
+
+
+def test_a_table_that_goes_back_between_decision_and_commit_gets_the_rows_and_is_told(
+    spark: SparkSession, bench: Workbench, table: Path
+) -> None:
+    """By Spark itself, which leaves no list of the slots behind."""
+    calls: list[int] = []
+
+    def go_back(_: DataFrame, delivery: sf.Delivery) -> None:
+        calls.append(delivery.slot)
+        if len(calls) == 3:
+            spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 1")
+
+    @sf.pipeline("copies")
+    def copies(flow: sf.Flow) -> None:
+        rows = flow.source("rows", bench.source("rows", "id long"), "id long")
+        rows.for_each_batch("before", go_back)
+        rows.append("copies", sf.delta(str(table)))
+
+    for number in (1, 2, 3):
+        bench.rows("rows", [{"id": number}])
+    (told,) = bench.run(copies).warnings
     assert "was restored to an earlier version by somebody else" in told
     assert contents(spark, str(table), "id") == [1, 3]
 

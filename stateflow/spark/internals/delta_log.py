@@ -363,6 +363,8 @@ class Transaction:
         f"{_DELTA}.OptimisticTransaction.readTxn()",
         f"{_DELTA}.Snapshot.checksumOpt()",
         f"{_DELTA}.VersionChecksum.setTransactions()",
+        "org.apache.spark.sql.classic.SparkSession.getActiveSession()",
+        "org.apache.spark.sql.classic.SparkSession.setActiveSession(SparkSession)",
     )
     def slot_of(self, app_id: str) -> int | None:
         """The slot last committed under `app_id`; a later one under it makes this transaction fail."""
@@ -371,6 +373,9 @@ class Transaction:
         checksum = self._txn.snapshot().checksumOpt()
         transactions = checksum.get().setTransactions() if checksum.isDefined() else self.log._none
         if transactions.isEmpty():
+            sessions = self.log._jvm.org.apache.spark.sql.classic.SparkSession
+            if sessions.getActiveSession().isEmpty():
+                sessions.setActiveSession(self.log._jspark)  # a thread that delivers a record has none
             version = int(self._txn.txnVersion(app_id))
             return None if version < 0 else version
         self._txn.readTxn().addOne(app_id)
