@@ -80,7 +80,7 @@ def test_a_table_that_others_change_is_told_with_what_to_read() -> None:
     assert isinstance(problem, sf.IncompatibleError)
     assert str(problem) == (
         "the Delta table file:/data/shops that a source reads has rows replaced or deleted in version 7, as by an upsert of another job, "
-        "and a stream of its rows cannot take that: read its changes, with sf.delta(path, changes=True) and signed rows, "
+        "and a stream of its rows cannot take that: read its changes, with changes=True in sf.delta or sf.table and signed rows, "
         "under the same uid if the table kept a feed of them then, else as a new job (--job NAME) with outputs of its own "
         "(docs/recipes/changes.md); Delta's option skipChangeCommits would leave the changes out"
     )

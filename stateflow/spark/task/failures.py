@@ -115,8 +115,8 @@ def _told_of_changes(changed: re.Match[str], text: str) -> str:
     where = f" {path[1] or path[2]}" if path else ""
     return (
         f"the Delta table{where} that a source reads has rows replaced or deleted{f' in version {version[1]}' if version else ''}, as by an "
-        "upsert of another job, and a stream of its rows cannot take that: read its changes, with sf.delta(path, changes=True) and "
-        "signed rows, under the same uid if the table kept a feed of them then, else as a new job (--job NAME) with outputs of its own "
+        "upsert of another job, and a stream of its rows cannot take that: read its changes, with changes=True in sf.delta or "
+        "sf.table and signed rows, under the same uid if the table kept a feed of them then, else as a new job (--job NAME) with outputs of its own "
         "(docs/recipes/changes.md); Delta's option skipChangeCommits would leave the changes out"
     )
 
