@@ -31,7 +31,7 @@ from stateflow.operators.combining import combining_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.event_times import has_event_time, splitting_operator, splitting_source
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode, SinkNode, SourceNode, UnionNode, origin
+from stateflow.pipelines.graph import KeyedNode, Node, SinkNode, SourceNode, UnionNode, origin, sources_of
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.places import same_place, same_spelling
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
@@ -221,6 +221,7 @@ def compare(
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *taking_ids(flow.sinks).values(),
             *_moved(flow, written),
+            *_in_the_middle(flow, record, written),
             *_under_new_uids(flow, written),
             *_by_other_keys(flow, written),
             *_other_folders(flow, read or {}),
@@ -275,6 +276,28 @@ def _moved(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]:
                 f"sink {sink.uid!r} has written to {before} and goes on in {sink.output}: a run refuses a table that is not that one, "
                 "moved as a whole; give a new table a new uid"
             )
+
+
+def _in_the_middle(flow: Flow, record: Record | None, written: Mapping[str, Prepared]) -> Iterator[str]:
+    """Of what begins empty, and gets one source from its beginning and of another one only what comes from now on."""
+    if record is None:
+        return
+    begins = [node for node in flow.operators if node.uid not in record.operators]
+    sinks = [sink for sink in flow.sinks if sink.uid not in written and not _is_behind_operator(sink)]
+    for node in (*begins, *sinks):
+        sources = sources_of(node)
+        new = sorted(s.uid for s in sources if s.uid not in record.sources and not s.factory.since)
+        goes_on = sorted(s.uid for s in sources if s.uid in record.sources)
+        if new and goes_on:
+            yield (
+                f"{node.kind} {node.uid!r} is new, and gets source {', '.join(map(repr, new))} from where that begins, but of source "
+                f"{', '.join(map(repr, goes_on))}, which the job has read already, only what comes from now on: if it should have all, give that "
+                "one a new uid, too"
+            )
+
+
+def _is_behind_operator(node: Node) -> bool:
+    return any(isinstance(each.node, KeyedNode) or _is_behind_operator(each.node) for each in node.inputs)
 
 
 def _under_new_uids(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]:

@@ -82,7 +82,7 @@ def _read_again(lost: Sequence[str], new: Sequence[SourceNode], where: str) -> s
     return (
         f"{where}: it knows how far source {_names(lost)} was read, which "
         f"is not in this pipeline any more, and source {_names(each.uid for each in new)} is new and would be read from its "
-        "beginning: give it the uid that it had, or accept that with --allow-non-restored-state, and give the operators behind it new uids, too, if "
+        "beginning: give it the uid that it had, or accept that with --allow-non-restored-state, and give the operators behind it and all their other sources new uids, too, if "
         "they should not count twice what both have"
     )
 

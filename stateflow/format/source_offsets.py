@@ -16,7 +16,7 @@ from stateflow.format.records import SourceState
 
 NOTHING = "-"
 """The line of a leaf that has not had data yet."""
-UNDER_NEW_UIDS = "a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
+UNDER_NEW_UIDS = "a new uid, and the operators behind it and all their other sources, too, and run once with --allow-non-restored-state"
 """What to give a source that is to be read once more, from its beginning, by operators that begin anew."""
 _NO_OFFSET = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """Errors that may come of reading a line as an offset of a kind."""
@@ -91,7 +91,7 @@ def check_same_source(source: SourceLeaves, recorded: SourceState) -> None:
             stream = f" (stream {leaf})" if source.leaves > 1 else ""
             raise IncompatibleError(
                 f"source {source.uid!r}{stream} is now {_KINDS[kind][0]} but the checkpoint holds {_KINDS[before][1]} for it: give it a new "
-                "uid, with which it reads from its beginning, and the operators behind it new uids, too, unless what they have counted "
+                "uid, with which it reads from its beginning, and the operators behind it and all their other sources new uids, too, unless what they have counted "
                 "may stand"
             )
 

@@ -189,6 +189,46 @@ def test_what_becomes_of_a_sink_under_another_uid_is_told(tmp_path: Path) -> Non
     )
 
 
+def test_what_begins_in_the_middle_of_one_source_and_at_the_beginning_of_another_is_told(
+    tmp_path: Path,
+) -> None:
+    """As whoever gives a source and its operator new uids, and another source of that operator none."""
+
+    def joined(*uids: str, begins: str = "") -> sf.Pipeline:
+        first, second, operator, sink = uids
+
+        @sf.pipeline("orders")
+        def joined(flow: sf.Flow) -> None:
+            options = {"startingVersion": begins} if begins else {}
+            one = flow.source(first, sf.delta("/data/one"), "user int")
+            other = flow.source(second, sf.delta("/data/other", options=options), "user int")
+            keyed = one.union(other).key_by("user")
+            keyed.aggregate(operator, "user int, n long", n=sf.count()).upsert(
+                "counts", sf.delta("/data/counts")
+            )
+            one.union(other).append(sink, sf.delta("/data/rows"))
+
+        return joined
+
+    made = made_job(tmp_path)
+    head = made.head()
+    (state,) = head.sources.values()
+    (counted,) = head.operators.values()
+    made.decide(sources={"one": state, "other": state}, operators={"count": counted})
+
+    def told(*uids: str, begins: str = "") -> list[str]:
+        check = made.opened().check(joined(*uids, begins=begins), allow_non_restored_state=True)
+        return [warning for warning in check.warnings if "only what comes from now on" in warning]
+
+    operator, sink = told("one", "other2", "count2", "rows2")
+    assert (
+        lacking(operator, ("operator 'count2'", "source 'other2'", "of source 'one'", "a new uid, too")) == []
+    )
+    assert "sink 'rows2'" in sink
+    assert told("one2", "other2", "count2", "rows2") == told("one", "other", "count2", "rows2") == []
+    assert told("one", "other2", "count2", "rows2", begins="3") == []
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "said"),
     [
@@ -303,7 +343,7 @@ def test_a_folder_under_another_name_is_warned_of(tmp_path: Path) -> None:
     (told,) = compare(flow, "orders", None, read={"events": str(tmp_path / "in")}).warnings
     assert told == (
         f"source 'events' has read {tmp_path}/in and reads it as {tmp_path}/link now, under which Spark would read every file again, so "
-        f"that a run refuses it: give it {tmp_path}/in, or, to read all once more, a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
+        f"that a run refuses it: give it {tmp_path}/in, or, to read all once more, a new uid, and the operators behind it and all their other sources, too, and run once with --allow-non-restored-state"
     )
 
 

@@ -60,7 +60,7 @@ def test_a_folder_is_not_read_again_under_another_name(spark: SparkSession, tmp_
         assert str(caught.value) == (
             f"source 'rows' reads {other} now, where 5 files are ones that the job has read under other paths, such as "
             f"{place}/1.json (now {tmp_path}/link/1.json): Spark would read them again; give the source the path that it had, "
-            "or, to read all once more, a new uid, and the operators behind it, too, and run once with --allow-non-restored-state"
+            "or, to read all once more, a new uid, and the operators behind it and all their other sources, too, and run once with --allow-non-restored-state"
         )
     place.rename(tmp_path / "moved")
     with pytest.raises(IncompatibleError, match="5 files are ones that the job has read"):

@@ -73,7 +73,8 @@ def test_it_is_told_what_a_restore_undid(log: list[bytes | None], verdict: Undon
 
 
 @pytest.mark.parametrize(
-    ("above", "verdict"), [(3, UndoneOutput(3, 3)), (5, UndoneOutput(3, 3)), (6, None), (2, UndoneOutput(3, 3))]
+    ("above", "verdict"),
+    [(3, UndoneOutput(3, 3)), (5, UndoneOutput(3, 3)), (6, None), (2, UndoneOutput(3, 3))],
 )
 def test_slots_from_after_what_is_asked_hide_no_restore(above: int, verdict: UndoneOutput | None) -> None:
     """The record of slot 6 was decided before the table went back, and arrived behind it."""

@@ -57,7 +57,7 @@ class IcebergRows(Source):
             return {"table": uuid, "snapshot": ""}
         if start["table"] != uuid:
             raise DisagreementError(
-                f"{self} was dropped and made anew since it was read: give the source a new uid, which reads it from its beginning, and the operators behind it, too, and run once with --allow-non-restored-state"
+                f"{self} was dropped and made anew since it was read: give the source a new uid, which reads it from its beginning, and the operators behind it and all their other sources, too, and run once with --allow-non-restored-state"
             )
         current = table.current_snapshot()
         if current is None:
@@ -184,7 +184,7 @@ class IcebergRows(Source):
         read = f"up to snapshot {start['snapshot']}" if start["snapshot"] else "not yet"
         return DisagreementError(
             f"{self} was read {read}, and there is no way on from there: {reason}; give the source a new uid, which reads the table from its "
-            "beginning, and the operators behind it, too, and run once with --allow-non-restored-state, or restore the job to a checkpoint from which there is a way"
+            "beginning, and the operators behind it and all their other sources, too, and run once with --allow-non-restored-state, or restore the job to a checkpoint from which there is a way"
         )
 
 

@@ -226,7 +226,7 @@ class DeclaredSource(Input):
             raise DisagreementError(
                 f"source {self.uid!r}: {method} of {self.source} went back, {back}: the job has read up to {_text(start)}, and rows would come twice or be "
                 "lost; if its place was emptied or put back, restore the job to a checkpoint of that time or give the source a new uid, and "
-                "the operators behind it, too"
+                "the operators behind it and all their other sources, too"
             )
         return found
 
