@@ -155,6 +155,7 @@ OPTIONS: Mapping[str, str] = {
     **{name: f"options={{{name!r}: {value!r}}}" for name, value in
        {"maxFilesPerTrigger": "100", "maxBytesPerTrigger": "1g", "startingVersion": "7", "startingTimestamp": "2026-01-01"}.items()},
     **dict.fromkeys(("readChangeFeed", "readChangeData"), "sf.delta(path, changes=True)"),
+    "final": "drain=True",
     **dict.fromkeys(("delayThreshold", "delay", "max_out_of_orderness"), "watermark= of flow.source()"),
 }  # fmt: skip
 """Keyword arguments, by what others call them."""

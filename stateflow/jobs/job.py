@@ -47,6 +47,7 @@ from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Prepared, Record
 from stateflow.jobs.savepoints import MadeSavepoint, SavepointRequest, create_savepoint
 from stateflow.jobs.stopping import Stopped, stop_job
+from stateflow.names import with_options
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
@@ -200,7 +201,7 @@ class Job(JobHandle):
         own = self._run_options(options)
         given = pipeline.parameters_behind(self.log().head if self.exists else None, parameters or {})
         pipeline = permitted(pipeline, request.pop(PERMISSION, False))
-        return run(RunRequest(pipeline, own, given, job=self.name, **request))
+        return run(with_options(RunRequest)(pipeline, own, given, job=self.name, **request))
 
     def replay(
         self,

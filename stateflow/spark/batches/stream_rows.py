@@ -106,7 +106,8 @@ class StreamRows:
                 )
             return frame
         if isinstance(node, UnionNode):
-            return unioned([self.of(s) for s in node.inputs])
+            declared = all(each.rows is not None for each in node.inputs)
+            return unioned([self.of(each) for each in node.inputs], declared=declared)
         raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
     def _source(self, node: SourceNode, output: str) -> DataFrame:

@@ -22,6 +22,7 @@ from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.input import PARTITION
 from stateflow.pipelines.inputs.tables import DeltaTable
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.inputs.observations import ObservedSource, event_time_in_sql
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
@@ -292,10 +293,15 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
     return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
 
 
-def unioned(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all frames, columns matched by name. Rows of a stream without lateness are not late."""
+def unioned(frames: Sequence[DataFrame], *, declared: bool = False) -> DataFrame:
+    """The rows of all frames, columns matched by name. Rows of a stream without lateness are not late. `declared`: the columns that count are
+    known to be in all, so that one which not all have, as a table gets one day, is left out."""
     if any(LATE in frame.columns for frame in frames):
         frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
+    if declared:
+        shared = set.intersection(*({name.lower() for name in frame.columns} for frame in frames))
+        names = [quoted(name) for name in frames[0].columns if name.lower() in shared]
+        frames = [frame if len(frame.columns) == len(names) else frame.select(names) for frame in frames]
     out = frames[0]
     for other in frames[1:]:
         out = out.unionByName(other)

@@ -98,7 +98,7 @@ class Outline:
             if (sink := upserted_by(self._flow, node)) and (found := _filter(out, frames[0])):
                 raise UsageError(filters(node.uid, found, sink))
             return out  # type: ignore[no-any-return]
-        return unioned(frames)
+        return unioned(frames, declared=all(each.rows is not None for each in node.inputs))
 
 
 def _aggregation(frame: DataFrame, given: DataFrame) -> str:

@@ -172,7 +172,7 @@ def end_lines(
     """
     if leaf.kind == "delta":
         with delta_source(spark, leaf, folder) as source:
-            start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(source, until)
+            start = DeltaOffset.parse(from_line) if from_line != NOTHING else _start(leaf, source, until)
             for end in end_offsets(source, start, until, limit) if start is not None else ():
                 yield end.line()
     elif leaf.kind == "file":
@@ -265,10 +265,18 @@ def _folder(folder: Path) -> str:
     return hadoop_path(folder.absolute())
 
 
+def _start(leaf: LeafDescription, source: DeltaSource, until: Bound | None) -> DeltaOffset | None:
+    """Delta takes no starting version that is still to come. One behind the newest is where a table goes on that was taken back."""
+    asked = leaf.options.get("startingversion", "")
+    if asked.isdecimal() and int(asked) == source.log.version() + 1:
+        return DeltaOffset(source.table_id, int(asked))
+    return start_offset(source, until)
+
+
 def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str | None:
     if leaf.kind == "delta":
         with delta_source(spark, leaf, folder) as source:
-            start = start_offset(source, until)
+            start = _start(leaf, source, until)
             return start.line() if start is not None else None
     if leaf.reads_micro_batches:
         with open_stream(spark, leaf, folder) as stream:
