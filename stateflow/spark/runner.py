@@ -418,9 +418,8 @@ class _Run:
                 misfits.append(str(error))
             if isinstance(sink, TableSink):
                 put_table(node, sink.target)
-                refuse_one_place(
-                    self.flow
-                )  # where a table is that was only made now, no catalog could say before
+                # Where a table is that was only made now, no catalog could say before.
+                refuse_one_place(self.flow)
             sinks[node.uid] = sink
         if misfits:
             # All at once: every attempt costs a start of Spark.
