@@ -253,8 +253,8 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _CLAIM,
-                "        epoch = max(living_epochs(store, layout), default=0) + 1\n",
-                "        epoch = max(read_epochs(store, layout), default=0) + 1\n",
+                "        newest = max(living_epochs(store, layout), default=0)\n",
+                "        newest = max(read_epochs(store, layout), default=0)\n",
             ),
         ),
     ),

@@ -171,7 +171,7 @@ def test_two_sinks_into_a_table_that_is_only_made_now_are_refused(
             rows.append("by_path", sf.delta(str(folder.with_name("out"))))
 
         bench.rows("rows", [{"id": 1}])
-        with refused(UsageError, "'by_name' and 'by_path' write to one place"):
+        with refused(UsageError, "'by_name'", "'by_path'", "one place"):
             bench.run(twice)
         assert spark.table("twice.out").collect() == []
     finally:

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Table:
+class _WatchedTable:
     node: SinkNode
     sink: TableSink
     log: DeltaLog
@@ -33,7 +33,7 @@ class _Table:
     """The version up to which it was looked through."""
 
     @classmethod
-    def of(cls, spark: SparkSession, node: SinkNode, sink: TableSink) -> _Table:
+    def of(cls, spark: SparkSession, node: SinkNode, sink: TableSink) -> _WatchedTable:
         log = DeltaLog(spark, sink.target.path, sink.target.managed_as)
         local = None if log.is_managed else local_log(sink.target.path)
         if local is None:
@@ -58,7 +58,7 @@ class OutputWatch:
     kept: Callable[[], Collection[int]]
     """Gives its checkpoints."""
     warn: Callable[[str, str], None]
-    _tables: dict[str, _Table] = field(default_factory=dict)
+    _tables: dict[str, _WatchedTable] = field(default_factory=dict)
     """By uid of its sink."""
 
     def begin(self) -> None:
@@ -66,7 +66,7 @@ class OutputWatch:
         for node in self.nodes:
             sink = self.sinks[node.uid]
             if isinstance(sink, TableSink):
-                table = self._tables[node.uid] = _Table.of(self.spark, node, sink)
+                table = self._tables[node.uid] = _WatchedTable.of(self.spark, node, sink)
                 if node.uid in self.last_commits:
                     self._tell(table, table.seen)
 
@@ -85,14 +85,14 @@ class OutputWatch:
                     "whether somebody else has taken %s back is not known: %s", table.sink.target, error
                 )
 
-    def _look(self, table: _Table, newest: int) -> None:
+    def _look(self, table: _WatchedTable, newest: int) -> None:
         if newest <= table.seen:
             return
         if restores_in(table.read, max(table.seen + 1, newest - table.most), newest):
             self._tell(table, newest)
         table.seen = newest
 
-    def _tell(self, table: _Table, newest: int) -> None:
+    def _tell(self, table: _WatchedTable, newest: int) -> None:
         node = table.node
         app_id = replace(self.job, sink=node.uid).app_id
         above = self.last_commits.get(node.uid, 0)
