@@ -26,7 +26,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Prepared, Record
-from stateflow.format.source_offsets import UNDER_NEW_UIDS, SourceLeaves, check_same_source
+from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS, SourceLeaves, check_same_source
 from stateflow.operators.combining import combining_of
 from stateflow.pipelines.delivery import taking_ids
 from stateflow.pipelines.event_times import has_event_time, splitting_operator, splitting_source
@@ -283,11 +283,13 @@ def _in_the_middle(flow: Flow, record: Record | None, written: Mapping[str, Prep
     if record is None:
         return
     begins = [node for node in flow.operators if node.uid not in record.operators]
-    sinks = [sink for sink in flow.sinks if sink.uid not in written and not _is_behind_operator(sink)]
+    known = {*written, *record.sinks}
+    sinks = [sink for sink in flow.sinks if sink.uid not in known and not _is_behind_operator(sink)]
+    read = {uid for uid, state in record.sources.items() if any(line != NOTHING for line in state.lines)}
     for node in (*begins, *sinks):
         sources = sources_of(node)
         new = sorted(s.uid for s in sources if s.uid not in record.sources and not s.factory.since)
-        goes_on = sorted(s.uid for s in sources if s.uid in record.sources)
+        goes_on = sorted(s.uid for s in sources if s.uid in read)
         if new and goes_on:
             yield (
                 f"{node.kind} {node.uid!r} is new, and gets source {', '.join(map(repr, new))} from where that begins, but of source "
@@ -305,7 +307,7 @@ def _under_new_uids(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str
         if sink.uid not in written and (before := other_uid(sink, written)):
             yield (
                 f"sink {sink.uid!r} begins in {sink.output}, where the job has written as sink {before!r}: a run adds to those rows what "
-                f"comes from now on, and --rewind-sinks will leave them there; if it is the same sink, call it {before!r} again"
+                f"comes from now on, and --rewind-sinks will leave them there; if it is the same sink into the same table, call it {before!r} again"
             )
 
 
@@ -316,10 +318,12 @@ def _by_other_keys(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]
         kind = kind_in_record(before.kind) if before is not None else None
         if before is None or kind is None or not sink.sink_kind.one_row_per_key:
             continue
-        keys, now = before.payload.get("keys") or (), sink.options["keys"]
+        keys, now = before.payload.get("keys") or (), sink.options.get("keys") or ()
         if not sink.sink_kind.is_at(sink.target, before.target, before.name):
             continue
-        if kind.mode == "append":
+        if (
+            kind.mode == "append" and before.kind == kind.name
+        ):  # kinds share the name of an output that was taken back
             how = "appended its rows to"
         elif keys and {key.lower() for key in keys} != {key.lower() for key in now}:
             how = f"upserted by {', '.join(keys)} into"

@@ -248,6 +248,12 @@ def put_table(node: SourceNode | SinkNode, table: DeltaTable) -> None:
     object.__setattr__(node, "factory" if isinstance(node, SourceNode) else "target", table)
 
 
+def declared_columns(node: Node) -> tuple[str, ...]:
+    """The columns that the rows of all streams of a union are declared to have; none if some are of no type."""
+    names = [each.rows.names if each.rows is not None else () for each in node.inputs]
+    return names[0] if all(names) else ()
+
+
 def sources_of(node: Node) -> set[SourceNode]:
     """Those whose rows come to the node, by whatever way."""
     if isinstance(node, SourceNode):

@@ -36,7 +36,7 @@ from stateflow.checkpoint.statistics import CONTINUED_JOB, history, taken_back
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow, compare, renamed_targets
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
-from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
+from stateflow.errors import BusyError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
@@ -306,17 +306,7 @@ class _Run:
             explain=lambda error: translated(error) if isinstance(error, Exception) else error,
             warm_host=lent.name_of_host(),
         ) as heart:  # fmt: skip
-            writer = claim(
-                self.store,
-                self.layout,
-                owner=self.owner,
-                ids=lambda: uuid.uuid4().hex,
-                clock=_micros,
-                carry_out=sinks.carry_out_pending,
-                retained=Retention.of(self.options, _micros()),
-                claimed_epoch=heart.begin,
-                after=None if self.request.takeover else self._known_epoch,
-            )
+            writer = self._claimed(sinks, heart)
             self.warnings.take_over(
                 unsaid(writer.log, writer.epoch, partial(read_heartbeat, self.store, self.layout))
             )
@@ -381,6 +371,26 @@ class _Run:
                 warnings=report.warnings,
             )
             return report
+
+    def _claimed(self, sinks: Sinks, heart: Heart) -> Writer:
+        """The writer of the job, once nobody runs it."""
+        while True:
+            try:
+                return claim(
+                    self.store,
+                    self.layout,
+                    owner=self.owner,
+                    ids=lambda: uuid.uuid4().hex,
+                    clock=_micros,
+                    carry_out=sinks.carry_out_pending,
+                    retained=Retention.of(self.options, _micros()),
+                    claimed_epoch=heart.begin,
+                    after=None if self.request.takeover else self._known_epoch,
+                )
+            except BusyError:
+                # Somebody was faster. A run is left alone, and a command is through in a moment.
+                self._await_first_sign()
+                self._refuse_while_live()
 
     def _rescale(self, writer: Writer) -> None:
         """Hands the state to another number of subtasks, in a record of its own, if the options or the pipeline ask for it."""

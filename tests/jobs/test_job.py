@@ -15,6 +15,7 @@ from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.compatibility.flows import compare
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import Owner, Prepared
+from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.parameters import known_parameters, required_parameters
 from tests.jobs.builder import T0
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
@@ -172,7 +173,7 @@ def test_what_becomes_of_a_sink_under_another_uid_is_told(tmp_path: Path) -> Non
     assert told("sums", "more") == [
         (
             "sink 'sums' begins in /data/totals, where the job has written as sink 'totals': a run adds to those rows what comes from now on, and "
-            "--rewind-sinks will leave them there; if it is the same sink, call it 'totals' again"
+            "--rewind-sinks will leave them there; if it is the same sink into the same table, call it 'totals' again"
         )
     ]
     stays = "has what the job wrote there as sink totals, which stays"
@@ -227,6 +228,9 @@ def test_what_begins_in_the_middle_of_one_source_and_at_the_beginning_of_another
     assert "sink 'rows2'" in sink
     assert told("one2", "other2", "count2", "rows2") == told("one", "other", "count2", "rows2") == []
     assert told("one", "other2", "count2", "rows2", begins="3") == []
+    begun = msgspec.structs.replace(state, lines=(NOTHING,))
+    made.decide(sources={"one": begun, "other": state}, operators={"count": counted})
+    assert told("one", "other2", "count2", "rows2") == [], "nothing of one was read yet"
 
 
 @pytest.mark.parametrize(
@@ -235,6 +239,7 @@ def test_what_begins_in_the_middle_of_one_source_and_at_the_beginning_of_another
         ("delta_append", {}, "appended its rows to"),
         ("delta_upsert", {"keys": ["day"]}, "upserted by day into"),
         ("delta_upsert", {"keys": ["User"]}, ""),
+        ("delta_rewind", {"table": "t"}, ""),
         ("function", {}, ""),
     ],
 )

@@ -20,8 +20,8 @@ REFUSALS = [
             ("1st long", "at '1st long'"),
             ("user long total double, x", "'long total double' of column 'user'"),
             ("a b long", "'b long' of column 'a'"),
-            ("`a b` string, n long", "column 'a b' another", ".transform(...)"),
-            ("n long, `a,b` string", "column 'a' another"),
+            ("`a b` string, n long", "column 'a b'", "another name", ".transform(...)"),
+            ("n long, `a,b` string", "column 'a,b'", "another name"),
             ("a long, b long, a string", "two columns called 'a'"),
         )
     ),

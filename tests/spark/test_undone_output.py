@@ -62,7 +62,8 @@ BY_TIME = restore("-b", timestamp="2026-01-01 00:00:00.0", version=None)
         # The log begins behind the version that came back.
         ([None, own(3, "+a"), own(5, "+b"), restore("-a", "-b", "+z")], UndoneOutput(3, None)),
         # Taken back to 1, and then to the version that had been taken back.
-        ([MADE, own(3, "+a"), own(5, "+b"), BY_TIME, other("+c"), restore("-c")], UndoneOutput(5, 3)),
+        # Only the first one took rows of the job.
+        ([MADE, own(3, "+a"), own(5, "+b"), BY_TIME, other("+c"), restore("-c")], UndoneOutput(3, 3)),
         # ... and then to where it was before.
         ([MADE, own(3, "+a"), own(5, "+b"), BY_TIME, restore("+b")], None),
     ],

@@ -38,6 +38,21 @@ def test_of_two_tables_of_one_row_class_one_may_get_a_column(
     assert contents(spark, str(out), "id") == [1, 2, 3, 4]
 
 
+def test_a_stream_of_a_union_that_lacks_a_declared_column_is_refused(bench: Workbench) -> None:
+    """It was promised by the type of a transform, which nobody else looks at."""
+
+    @sf.pipeline("both")
+    def both(flow: sf.Flow) -> None:
+        one = flow.source("one", bench.source("one", "id long, x string"), "id long, x string")
+        other = flow.source("other", bench.source("other", "id long, y string"), "id long, y string")
+        wrong = other.transform(lambda frame: frame.selectExpr("id", "y"), type="id long, x string")
+        one.union(wrong).append("out", sf.delta(str(bench.folder / "out")))
+
+    bench.rows("one", [{"id": 1, "x": "a"}])
+    with refused(UsageError, "union()", "'x'", "transform()"):
+        bench.run(both)
+
+
 def test_a_source_begins_behind_the_newest_version_of_its_table(
     spark: SparkSession, bench: Workbench, tmp_path: Path
 ) -> None:

@@ -10,7 +10,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stateflow.errors import UsageError, without_exit
-from stateflow.pipelines.graph import KeyedNode, Node, NodeRows, SourceNode, TransformNode, UnionNode
+from stateflow.pipelines.graph import (
+    KeyedNode,
+    Node,
+    NodeRows,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+    declared_columns,
+)
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.spark.batches.batch_attempt import BatchAttempt
@@ -106,8 +114,7 @@ class StreamRows:
                 )
             return frame
         if isinstance(node, UnionNode):
-            declared = all(each.rows is not None for each in node.inputs)
-            return unioned([self.of(each) for each in node.inputs], declared=declared)
+            return unioned([self.of(each) for each in node.inputs], declared_columns(node))
         raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
     def _source(self, node: SourceNode, output: str) -> DataFrame:

@@ -6,7 +6,7 @@ barrier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -293,15 +293,24 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
     return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
 
 
-def unioned(frames: Sequence[DataFrame], *, declared: bool = False) -> DataFrame:
-    """The rows of all frames, columns matched by name. Rows of a stream without lateness are not late. `declared`: the columns that count are
-    known to be in all, so that one which not all have, as a table gets one day, is left out."""
+def unioned(frames: Sequence[DataFrame], declared: Collection[str] = ()) -> DataFrame:
+    """The rows of all frames, columns matched by name. Rows of a stream without lateness are not late. Beside `declared` columns one that
+    not all have, as a table gets one day, is left out."""
     if any(LATE in frame.columns for frame in frames):
         frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
-    if declared:
-        shared = set.intersection(*({name.lower() for name in frame.columns} for frame in frames))
-        names = [quoted(name) for name in frames[0].columns if name.lower() in shared]
-        frames = [frame if len(frame.columns) == len(names) else frame.select(names) for frame in frames]
+    columns = [{name.lower() for name in frame.columns} for frame in frames]
+    wanted = {name.lower() for name in declared} or set.union(*columns)
+    if lacking := sorted(name for name in wanted if not all(name in names for names in columns)):
+        raise UsageError(
+            f"union(): not all of its streams have a column {lacking[0]!r}: let the one that lacks it put it out in a transform()"
+        )
+    shared = set.intersection(*columns)
+    frames = [
+        frame
+        if len(names) == len(shared)
+        else frame.select([quoted(name) for name in frame.columns if name.lower() in shared])
+        for frame, names in zip(frames, columns, strict=True)
+    ]
     out = frames[0]
     for other in frames[1:]:
         out = out.unionByName(other)

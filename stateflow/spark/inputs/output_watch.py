@@ -4,7 +4,8 @@ each batch, and at its end."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
@@ -31,6 +32,8 @@ class _WatchedTable:
     """Commits that are looked through at once."""
     seen: int
     """The version up to which it was looked through."""
+    slot: int | None = None
+    """The job's slot in the version that the newest batch was prepared for."""
 
     @classmethod
     def of(cls, spark: SparkSession, node: SinkNode, sink: TableSink) -> _WatchedTable:
@@ -38,12 +41,12 @@ class _WatchedTable:
         local = None if log.is_managed else local_log(sink.target.path)
         if local is None:
             return cls(node, sink, log, log.read, undone_output.MOST_COMMITS_ELSEWHERE, log.version())
-        return cls(node, sink, log, local.commit, undone_output.MOST_COMMITS, log.version())
+        return cls(node, sink, log, local.read, undone_output.MOST_COMMITS, log.version())
 
 
 @dataclass
 class OutputWatch:
-    """The tables of one run. A batch costs what others have committed since the last one."""
+    """The tables of one run. A batch costs what others have committed since the last one. What fails here fails no run."""
 
     spark: SparkSession
     nodes: Sequence[SinkNode]
@@ -73,17 +76,20 @@ class OutputWatch:
     def look(self) -> None:
         """Looks through what came since the last look, as far as the newest batch's preparation has seen the tables."""
         for table in self._tables.values():
-            self._look(table, table.sink.prepared_at)
+            slot, before = table.sink.slot_there, table.slot
+            table.slot = slot
+            # The only commit since is the job's own.
+            if slot != before and table.sink.prepared_at == table.seen + 1:
+                table.seen += 1
+                continue
+            with _only_told(table):
+                self._look(table, table.sink.prepared_at)
 
     def end(self) -> None:
-        """The last look. All is committed by now, so nothing fails here any more."""
+        """The last look."""
         for table in self._tables.values():
-            try:
+            with _only_told(table):
                 self._look(table, table.log.version())
-            except Exception as error:
-                _log.warning(
-                    "whether somebody else has taken %s back is not known: %s", table.sink.target, error
-                )
 
     def _look(self, table: _WatchedTable, newest: int) -> None:
         if newest <= table.seen:
@@ -109,3 +115,12 @@ class OutputWatch:
             appends=node.sink_kind.changes != "replace",
         )
         self.warn(f"{node.uid} went back at {undone.version}", sentence)
+
+
+@contextmanager
+def _only_told(table: _WatchedTable) -> Iterator[None]:
+    """What goes wrong is told, and the next look asks again."""
+    try:
+        yield
+    except Exception as error:
+        _log.warning("whether somebody else has taken %s back is not known: %s", table.sink.target, error)

@@ -14,7 +14,7 @@ from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import Record
 from stateflow.pipelines.changes import filters, upserted_by
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode, NodeRows, SourceNode, TransformNode
+from stateflow.pipelines.graph import KeyedNode, NodeRows, SourceNode, TransformNode, declared_columns
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.pipelines.step_checks import aggregates
@@ -98,7 +98,7 @@ class Outline:
             if (sink := upserted_by(self._flow, node)) and (found := _filter(out, frames[0])):
                 raise UsageError(filters(node.uid, found, sink))
             return out  # type: ignore[no-any-return]
-        return unioned(frames, declared=all(each.rows is not None for each in node.inputs))
+        return unioned(frames, declared_columns(node))
 
 
 def _aggregation(frame: DataFrame, given: DataFrame) -> str:

@@ -55,8 +55,7 @@ class DeltaAppend(TableSink):
         shape = txn.shape()
         exactly_once = self.delivery == "exactly_once"
         if exactly_once:
-            at.refuse_disagreement(str(self.target), txn.slot_of(at.app_id))
-            self.prepare_for(shape, at)
+            self.prepare_for(shape, at, txn.slot_of(at.app_id))
         check_fit(frame.schema, shape, str(self.target), self.target.in_sql)
         actions, files = None, files_of(frame)
         if files is not None:

@@ -148,19 +148,23 @@ class TableSink(Sink):
     target: DeltaTable
     prepared_at: int = -1
     """The version of the table for which the newest batch was prepared."""
+    slot_there: int | None = None
+    """The slot of this sink in that version."""
     _table: str = ""
     """The id of the table that the job writes to, once that is known."""
 
-    def prepare_for(self, shape: TableShape, at: SinkSlot) -> None:
-        """Refuses a table that is another one than the job has written to: CREATE OR REPLACE TABLE keeps the slots."""
+    def prepare_for(self, shape: TableShape, at: SinkSlot, slot: int | None) -> None:
+        """Refuses a table that has another slot than the log says, or is another one than the job has written to: CREATE OR REPLACE TABLE
+        keeps the slots."""
+        at.refuse_disagreement(str(self.target), slot)
         last = self.last_prepared
         written = self._table or (str(last.payload["table"]) if last and is_table(last.kind) else "")
-        if written not in ("", shape.id):
+        if at.prev is not None and written not in ("", shape.id):
             raise DisagreementError(
                 f"sink and log disagree: {self.target} was replaced by another table (CREATE OR REPLACE TABLE) since {at} wrote to it: put it "
-                f"back as it was, with `RESTORE TABLE {self.target.in_sql} TO VERSION AS OF` the version before, or give the new table a new sink uid"
+                f"back as it was, with `RESTORE TABLE {self.target.in_sql} TO VERSION AS OF` the version before, or give a new table, at a path of its own, a new sink uid"
             )
-        self._table, self.prepared_at = shape.id, shape.version
+        self._table, self.prepared_at, self.slot_there = shape.id, shape.version, slot
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
         return dict.fromkeys(DeltaLog(spark, self.target.path, self.target.managed_as).begin().app_ids(), "")

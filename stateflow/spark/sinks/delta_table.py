@@ -150,7 +150,10 @@ def committed(request: CommitRequest, change: Change, since: str = "") -> Commit
         slot, mark = txn.slot_of(at.app_id), txn.slot_of(at.mark_id)
         if exactly_once and request.is_in(target, slot, mark, mark_may_lack=True):
             return "already"
-        shape = txn.shape()
+        try:
+            shape = txn.shape()
+        except DisagreementError as error:
+            raise stuck(request, f"{target} is gone since {since}") from error
         if shape.id != prepared.payload["table"]:
             raise stuck(request, f"{target} was recreated since {since}")
         try:

@@ -61,8 +61,7 @@ class DeltaUpsert(TableSink):
         txn = DeltaLog(spark, self.target.path, self.target.managed_as).begin()
         shape = txn.shape()
         if self.delivery == "exactly_once":
-            at.refuse_disagreement(str(self.target), txn.slot_of(at.app_id))
-            self.prepare_for(shape, at)
+            self.prepare_for(shape, at, txn.slot_of(at.app_id))
         self._check(shape, self.upsert.columns(frame.schema))
         frame, upsert = self.upsert.marked(frame)
         goes = f"{quoted(upsert.operation)} = '{DELETE}'" if upsert.operation else "false"

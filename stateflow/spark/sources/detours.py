@@ -1,4 +1,4 @@
-"""Which sources of a run have a table that went back before them,, or is another copy, and how they go on."""
+"""Which sources of a run have a table that went back before them, or is another copy, and how they go on."""
 
 from __future__ import annotations
 

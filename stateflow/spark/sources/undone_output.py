@@ -42,6 +42,7 @@ def undone_output(
     It walks down from the newest version, and from a RESTORE on to the version that it brought back.
     """
     restored: int | None = None
+    told: int | None = None
     stands: int | None = None
     standing, undone = newest, list[int]()
     for version in range(newest, max(-1, newest - most), -1):
@@ -50,21 +51,23 @@ def undone_output(
             break
         slot = logged_commit(version, body.splitlines()).slots.get(app_id) if b'"txn"' in body else None
         if version > standing:
-            undone += [] if slot is None else [slot]
+            if slot is not None:
+                undone.append(slot)
+                told = restored if told is None else told
         elif slot is not None and (restored is not None or slot <= above):
             stands = slot
             break
         elif (restore := restore_at(read, version)) is not None:
-            restored = version if restored is None else restored
+            restored = version
             standing = -1 if restore.kept is None else restore.kept
         else:
             standing = version - 1
-    if restored is None or not undone:
+    if told is None:
         return None
     behind = taken_back()
     if all(any(slot in slots for slots in behind) for slot in undone):
         return None
-    return UndoneOutput(restored, stands)
+    return UndoneOutput(told, stands)
 
 
 def sentence(
