@@ -72,7 +72,7 @@ def test_a_table_that_another_job_upserts_is_summed_up_by_its_changes(
         "shops",
         "replaced or deleted",
         "version 2",
-        "sf.delta(path, changes=True)",
+        "changes=True in sf.delta or sf.table",
         "docs/recipes/changes.md",
         "skipChangeCommits would",
     ):

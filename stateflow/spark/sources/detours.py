@@ -74,15 +74,15 @@ class LeafDetour:
             )
         # Of a first snapshot that is read in part, a new beginning behind the RESTORE would leave the rest out.
         anew = (
-            READ_ANEW
+            f"or {READ_ANEW}"
             if self.position.snapshot
-            else f"to let that stand, give the source a new uid and startingVersion={restore.version + 1}, and run once with "
+            else f"or, to let that stand, give the source a new uid and startingVersion={restore.version + 1}, and run once with "
             "--allow-non-restored-state"
         )
         return (
             f"source {self.leaf.uid!r} has read {what} of the Delta table {self.table}, which version {restore.version} undid: it "
             f"took the table back (RESTORE), and what the job has made of these rows is wrong now; "
-            f"{way_back(job, slot, 'it read them')}, or {anew}"
+            f"{way_back(job, slot, 'it read them')}, {anew}"
         )
 
     def nearer(self, way: Detour) -> int:
