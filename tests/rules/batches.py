@@ -279,7 +279,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "an output that was replaced by another table is refused",
         "spark/sinks/delta_rewind.py",
-        '        if written not in ("", shape.id):\n',
+        '        if at.prev is not None and written not in ("", shape.id):\n',
         "        if False:\n",
         "spark/test_replaced_outputs.py::test_a_table_that_is_replaced_between_two_batches_is_refused",
     ),
@@ -328,8 +328,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a run that has claimed the job and given no sign of life yet is waited for",
         "spark/runner.py",
-        "            self._await_first_sign()\n",
-        "            pass\n",
+        "            # first, rather than fence it.\n            self._await_first_sign()\n",
+        "",
         "spark/test_begins_beside.py::test_a_run_that_has_just_begun_and_shows_no_sign_of_life_yet_is_left_alone",
     ),
     rule(
