@@ -296,11 +296,6 @@ class _Run:
         open_sinks = self._open_sinks(spark, outline, log)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
-        if not self.request.takeover and self._newest_epoch() != self._known_epoch:
-            # Spark took seconds to start. Another run may have begun meanwhile: this one refuses, as it would have at
-            # first, rather than fence it.
-            self._await_first_sign()
-            self._refuse_while_live()
         with Heart(
             self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
             explain=lambda error: translated(error) if isinstance(error, Exception) else error,
@@ -388,7 +383,7 @@ class _Run:
                     after=None if self.request.takeover else self._known_epoch,
                 )
             except BusyError:
-                # Somebody was faster. A run is left alone, and a command is through in a moment.
+                # Spark took seconds to start, and somebody was faster. A run is left alone, and a command is through in a moment.
                 self._await_first_sign()
                 self._refuse_while_live()
 

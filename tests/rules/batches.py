@@ -328,7 +328,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a run that has claimed the job and given no sign of life yet is waited for",
         "spark/runner.py",
-        "            # first, rather than fence it.\n            self._await_first_sign()\n",
+        "                self._await_first_sign()\n",
         "",
         "spark/test_begins_beside.py::test_a_run_that_has_just_begun_and_shows_no_sign_of_life_yet_is_left_alone",
     ),
