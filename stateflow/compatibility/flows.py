@@ -321,9 +321,8 @@ def _by_other_keys(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]
         keys, now = before.payload.get("keys") or (), sink.options.get("keys") or ()
         if not sink.sink_kind.is_at(sink.target, before.target, before.name):
             continue
-        if (
-            kind.mode == "append" and before.kind == kind.name
-        ):  # kinds share the name of an output that was taken back
+        # Kinds share the name of an output that was taken back.
+        if kind.mode == "append" and before.kind == kind.name:
             how = "appended its rows to"
         elif keys and {key.lower() for key in keys} != {key.lower() for key in now}:
             how = f"upserted by {', '.join(keys)} into"

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 import stateflow as sf
 from stateflow.errors import DisagreementError, StateflowError, UsageError
 from stateflow.spark.carry_out import Sinks
+from stateflow.spark.inputs.output_watch import OutputWatch
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from tests.refusals.refusal import refused
@@ -111,6 +112,23 @@ def test_a_table_that_goes_back_while_a_run_is_under_way_is_told_once(
         # An endless run has no end at which it would say so.
         assert bench.records("copies")[-1].statistics["warnings"] == [told]
         assert ran(bench, 4).warnings == ()
+
+
+def test_a_table_that_goes_back_before_the_first_batch_of_a_run_is_told(
+    spark: SparkSession, bench: Workbench, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the run has looked at it, and not prepared anything."""
+    ran(bench, 1, 2)
+    begin = OutputWatch.begin
+
+    def overtaken(watch: OutputWatch) -> None:
+        begin(watch)
+        by_hand.go_back(table, 1)
+
+    monkeypatch.setattr(OutputWatch, "begin", overtaken)
+    (told,) = ran(bench, 3).warnings
+    assert "was restored to an earlier version by somebody else" in told
+    assert contents(spark, str(table), "id") == [1, 3]
 
 
 def test_a_table_that_goes_back_before_a_decided_record_arrives_is_told(

@@ -78,8 +78,8 @@ class OutputWatch:
         for table in self._tables.values():
             slot, before = table.sink.slot_there, table.slot
             table.slot = slot
-            # The only commit since is the job's own.
-            if slot != before and table.sink.prepared_at == table.seen + 1:
+            # The only commit since is the job's own. What the table had before the first batch is not known.
+            if before is not None and slot != before and table.sink.prepared_at == table.seen + 1:
                 table.seen += 1
                 continue
             with _only_told(table):
