@@ -115,7 +115,7 @@ def test_the_commit_is_the_same_whoever_reads_it(
     spark: SparkSession, bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
     if elsewhere:
-        monkeypatch.setattr("stateflow.spark.sources.read_commits.local_log", lambda path: None)
+        monkeypatch.setattr("stateflow.spark.sources.delta_log.local_log", lambda path: None)
     table, pipeline = tmp_path / "orders", sums(tmp_path / "orders", tmp_path / "sums")
     write(table, 1, 2)
     bench.run(pipeline)

@@ -16,7 +16,7 @@ from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources import undone_output
-from stateflow.spark.sources.delta_log import local_log
+from stateflow.spark.sources.delta_log import local_log_of
 from stateflow.spark.sources.delta_restores import Read, restores_in
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class _WatchedTable:
     @classmethod
     def of(cls, spark: SparkSession, node: SinkNode, sink: TableSink) -> _WatchedTable:
         log = DeltaLog(spark, sink.target.path, sink.target.managed_as)
-        local = None if log.is_managed else local_log(sink.target.path)
+        local = local_log_of(log)
         if local is None:
             return cls(node, sink, log, log.read, undone_output.MOST_COMMITS_ELSEWHERE, log.version())
         return cls(node, sink, log, local.read, undone_output.MOST_COMMITS, log.version())

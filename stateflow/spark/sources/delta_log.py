@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.errors import NotFoundError
-from stateflow.spark.internals.delta_log import LoggedCommit, logged_commit
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit, logged_commit
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.storage.roots import local_folder, open_beside
 from stateflow.storage.store import Store
@@ -230,6 +230,11 @@ def local_log(path: str) -> SourceLog | None:
     table = local_folder(path)
     folder = table / "_delta_log" if table is not None else None
     return _local(folder) if folder is not None and folder.is_dir() else None
+
+
+def local_log_of(log: DeltaLog) -> SourceLog | None:
+    """The same log without Spark; None where it lies elsewhere, or where a catalog knows of newer commits."""
+    return None if log.is_managed else local_log(log.path)
 
 
 def _local(folder: Path) -> SourceLog:

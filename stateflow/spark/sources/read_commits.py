@@ -15,7 +15,7 @@ from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS
 from stateflow.spark.internals.sources import DeltaSource
 from stateflow.spark.sources.delta import APPENDED_TWICE
-from stateflow.spark.sources.delta_log import commit_id, local_log
+from stateflow.spark.sources.delta_log import commit_id, local_log_of
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import Read
 from stateflow.spark.sources.leaves import LeafDescription
@@ -33,7 +33,7 @@ class TableCommits:
     @classmethod
     def of(cls, source: DeltaSource) -> TableCommits:
         """Reads them without Spark where they lie on the local disk."""
-        local = None if source.log.is_managed else local_log(source.log.path)
+        local = local_log_of(source.log)
         return cls(source.log.path, source.table_id, source.log.read if local is None else local.read)
 
     def id_of_last(self, position: DeltaOffset) -> str:
