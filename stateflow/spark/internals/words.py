@@ -96,6 +96,12 @@ UNRECORDED = Words(
     "the run fails with Delta's own words",
     "tests/spark/test_feed_gaps.py",
 )
+SHUT = Words(
+    ("BlockManagerMaster.driverEndpoint()", "SparkContext was shut down", "stopped SparkContext"),
+    "Spark ends while it still answers, as when its memory is full: the run waits for the end of its JVM, and says how that ended.",
+    "the run fails with Spark's own words",
+    "tests/spark/test_out_of_memory.py",
+)
 THERE_ALREADY = Words(
     ("PATH_ALREADY_EXISTS",),
     "The folder of an export is there: the error says how to replace it.",

@@ -16,6 +16,7 @@ from stateflow.spark.internals.words import (
     HALF_RECORD,
     MISFIT,
     OTHER_TYPE,
+    SHUT,
     UNREADABLE,
     UNSIGNED,
 )
@@ -25,6 +26,9 @@ _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
 _LIMIT, _SHORT = 2_000, 200
 _DYING = 2.0
 """Seconds to wait, after a connection broke, for the process at its other end to end."""
+_OUT_OF_MEMORY = 52
+"""What Spark's JVM ends with when its heap is full."""
+_SMALLER = "let its batches have fewer rows (per_batch of its source)"
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
 _GONE = re.compile(rf"\[{re.escape(GONE.texts[0])}\].*? reading file (\S+?)\.(?=\s|$)")
@@ -128,13 +132,14 @@ def _misfit(text: str) -> str:
 
 
 def _ended_jvm(error: BaseException) -> str:
-    """How the JVM ended, if the driver has lost its connection to it; else empty."""
-    if not any(map(lost_connection, _chain(error))):
+    """How the JVM ended, if it is gone, or ends while it still answers; else empty."""
+    if not any(map(lost_connection, _chain(error))) and not SHUT.is_in(failure_text(error)):
         return ""
     if (host := lent.name_of_host()) and lent.has_lost_spark(_DYING):
         return (
             f"the warm host {host} has lost its Spark, which was killed or ran out of memory, and the run with it: start the run again, "
-            "it goes on from its newest checkpoint"
+            "it goes on from its newest checkpoint; if that ends so again, the run needs more memory than the host has: start the host with "
+            f"more (`stateflow host start {host} --memory SIZE`), or {_SMALLER}"
         )
     process = process_of_jvm()
     if process is None:
@@ -143,6 +148,8 @@ def _ended_jvm(error: BaseException) -> str:
         code = process.wait(_DYING)
     except subprocess.TimeoutExpired:
         return ""
+    if code == _OUT_OF_MEMORY:
+        return f"Spark's JVM ran out of memory (exit code {code}): give it more (--conf spark.driver.memory=SIZE), or {_SMALLER}; the next run carries on"
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"Spark's JVM {how}: it was killed, or ran out of memory; run again, the next run carries on"
 
