@@ -327,6 +327,21 @@ def test_a_table_that_somebody_rolled_back_is_refused_until_it_is_brought_forwar
 # --- a table that changes between decision and commit
 
 
+def test_a_rollback_between_decision_and_commit_is_not_written_over(catalog: Catalog, log: SinkLog) -> None:
+    sink = sink_of(log)
+    deliver(log, sink, 1)
+    deliver(log, sink, 2)
+    prepared = log.prepare(sink, frame(log, 3))
+    table = catalog.load_table("shop.orders")
+    first, second = (snapshot.snapshot_id for snapshot in table.snapshots())
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    with refused(DisagreementError, "behind slot 2", f"set_current_snapshot({second})", "abandon orders 3"):
+        log.commit(prepared)
+    table.refresh().manage_snapshots().set_current_snapshot(second).commit()
+    log.commit(prepared)
+    assert ids(catalog) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

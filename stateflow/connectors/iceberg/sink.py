@@ -182,12 +182,21 @@ def asked(table: IcebergTable, at: SinkSlot) -> Table:
     opened = loaded(table)
     slot, _ = slot_of(opened.metadata, at.app_id)
     at.refuse_disagreement(str(table), slot)
-    if (snapshot := taken_back(opened.metadata, at.app_id)) is not None:
-        raise DisagreementError(
-            f"sink and log disagree: somebody has rolled {table} back behind slot {slot} of {at}, so that its rows are gone; bring them back with "
-            f"table.manage_snapshots().set_current_snapshot({snapshot.snapshot_id}).commit(), or give the sink a new uid"
-        )
+    if gone := _rolled_back(table, opened, at):
+        raise DisagreementError(f"sink and log disagree: {gone}, or give the sink a new uid")
     return opened
+
+
+def _rolled_back(target: IcebergTable, table: Table, at: SinkSlot) -> str:
+    """That somebody has rolled a table back behind the sink's last commit, and what brings its rows back; empty if nobody has."""
+    slot, _ = slot_of(table.metadata, at.app_id)
+    snapshot = taken_back(table.metadata, at.app_id)
+    if snapshot is None:
+        return ""
+    return (
+        f"somebody has rolled {target} back behind slot {slot} of {at}, so that its rows are gone; bring them back with "
+        f"table.manage_snapshots().set_current_snapshot({snapshot.snapshot_id}).commit()"
+    )
 
 
 def committed(request: CommitRequest, change: Change) -> Committed:
@@ -211,6 +220,10 @@ def _tried(target: RecordedTable, request: CommitRequest, change: Change) -> Com
     if reason := _changed(table, target):
         request.still_owner()
         raise request.stuck(f"{reason}: put the table back")
+    # A snapshot on top of the older one would hide from everybody after it that rows are gone.
+    if change is not _go_back and (gone := _rolled_back(target.table, table, request.at)):
+        request.still_owner()
+        raise request.stuck(gone)
     metadata = table.metadata
     table.metadata = metadata.model_copy(update={"properties": {_MERGED: "true", **metadata.properties}})
     transaction = table.transaction()
