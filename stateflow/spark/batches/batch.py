@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from stateflow.format.records import OperatorState, Prepared, ShownState
 from stateflow.operators.combiner_choice import Combined, as_note, combines
@@ -26,7 +25,7 @@ from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.spark.batches.batch_attempt import BatchAttempt
 from stateflow.spark.batches.changes_between import changes_between
 from stateflow.spark.batches.routes import Route, Routes, route_of
-from stateflow.spark.batches.running_operator import RunningOperator, begun
+from stateflow.spark.batches.running_operator import RunningOperator, begun, struct_of
 from stateflow.spark.batches.stream_rows import StreamRows
 from stateflow.spark.inputs.open_inputs import SourceFrames
 from stateflow.spark.internals.plans import in_one_stage
@@ -221,8 +220,7 @@ class Batch:
             files = [ref for ack in acks if (ref := ack.staged.get(name)) is not None]
             rows = node.outputs[name]
             assert rows is not None
-            schema: Any = StructType.fromDDL(rows.ddl)
-            frame = stager.read(self.attempt.spark, files, schema)
+            frame = stager.read(self.attempt.spark, files, struct_of(rows.ddl))
             self.rows.put(node, name, self._with_changes_between(node, name, frame))
 
     def _with_changes_between(self, node: KeyedNode, output: str, frame: DataFrame) -> DataFrame:

@@ -71,6 +71,8 @@ class BatchAttempt:
     """The record of a slot, as long as the log has it."""
     again: bool = False
     """Whether an attempt at this batch has failed."""
+    of_this_run: bool = False
+    """Whether this run has made `parent`, so that it has states just as today's code declares them."""
 
     @property
     def begins(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -253,7 +254,7 @@ def begun(attempt: BatchAttempt, node: KeyedNode, inputs: list[KeyedInput]) -> R
     before = attempt.before(node)
     if before is not None:
         check_key(node.uid, types, before)
-    states, next_id = resolve_states(node, before, attempt.moment.slot)
+    states, next_id = _states(attempt, node)
     assignment, shards = _shards(attempt, node, states)
     accumulator = attempt.spark.sparkContext.accumulator([], AckList())
     combined = None if combining is None else combine
@@ -262,13 +263,21 @@ def begun(attempt: BatchAttempt, node: KeyedNode, inputs: list[KeyedInput]) -> R
     )
 
 
+def _states(attempt: BatchAttempt, node: KeyedNode) -> tuple[dict[str, StateSchema], int]:
+    """Every state with its id, and the next free id."""
+    before = attempt.before(node)
+    if before is not None and attempt.of_this_run:
+        return before.states, before.next_state_id
+    return resolve_states(node, before, attempt.moment.slot)
+
+
 def _shards(
     attempt: BatchAttempt, node: KeyedNode, states: dict[str, StateSchema]
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[Shard, ...], ...]]:
     """The key groups of each subtask, and its shards."""
     before, settings = attempt.before(node), attempt.settings
     if before is not None:
-        return before.assignment, begin_to_sweep(before, states)
+        return before.assignment, before.shards if attempt.of_this_run else begin_to_sweep(before, states)
     assignment = first_assignment(node.uid, node.parallelism, settings.parallelism, settings.max_parallelism)
     if not node.has_key:
         return assignment, ((),) * len(assignment)
@@ -300,6 +309,12 @@ def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorList
     return out
 
 
+@cache
+def struct_of(ddl: str) -> StructType:
+    """Columns as Spark has them. Its JVM reads the text, so each is asked for once a run."""
+    schema: Any = StructType.fromDDL(ddl)
+    return cast("StructType", schema)
+
+
 def _arrow(rows: RowType) -> Any:
-    schema: Any = StructType.fromDDL(rows.ddl)
-    return arrow_schema(schema)
+    return arrow_schema(struct_of(rows.ddl))
