@@ -174,6 +174,19 @@ class Log:
         return dict(outcome.late) if outcome else {}
 
     @property
+    def lacks(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """By sink uid: the slots whose output a way back has taken out of it."""
+        outcome = self._last_outcome
+        return dict(outcome.lacks) if outcome else {}
+
+    def lacked_at(self, slot: int) -> dict[str, tuple[tuple[int, int], ...]] | None:
+        """The same behind a slot; None where its record is gone."""
+        if slot == 0:
+            return {}
+        outcome = self.slots[slot].outcome if slot in self.slots else None
+        return dict(outcome.lacks) if outcome else None
+
+    @property
     def feeds(self) -> tuple[ShownState, ...]:
         """What the tables of feeds show."""
         outcome = self._last_outcome

@@ -6,7 +6,7 @@ done by another run first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stateflow.checkpoint.log import Log
@@ -109,3 +109,29 @@ def late_after(
         if outcome == "abandoned":
             late[uid] = (*late.get(uid, ()), record.slot)
     return late
+
+
+Spans = tuple[tuple[int, int], ...]
+"""First and last slots."""
+
+
+def lacks_after(
+    record: Record,
+    outcomes: Mapping[str, str],
+    before: Mapping[str, Spans],
+    at: Callable[[int], Mapping[str, Spans] | None],
+) -> dict[str, Spans]:
+    """By sink uid: the slots whose output a way back has taken out of it, after `record` ended with `outcomes`.
+
+    `at` gives what sinks lacked behind a slot; None where nobody knows that any more.
+    """
+    lacks = dict(before)
+    for uid, prepared in record.sinks.items():
+        to = prepared.back_to
+        if to is None or outcomes[uid] not in DELIVERED:
+            continue
+        then = at(to)
+        lacked = [span for span in before.get(uid, ()) if span[1] < to] if then is None else then.get(uid, ())
+        taken = (to + 1, record.slot - 1)
+        lacks[uid] = (*lacked, *([taken] if to + 1 < record.slot else []))
+    return {uid: spans for uid, spans in lacks.items() if spans}

@@ -13,7 +13,7 @@ from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.feeds import shown_after
 from stateflow.checkpoint.log import BodyCache, Log, SlotContent, assemble, read_epochs
-from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
+from stateflow.checkpoint.recovery import commits_after, continued, lacks_after, late_after, link_to
 from stateflow.checkpoint.retention import Retention, announced_by
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
@@ -146,7 +146,9 @@ class Writer:
         top = self._log.decided
         late, last = self._log.late, self._log.last_commits
         sinks = {
-            uid: msgspec.structs.replace(prepared, prev=last.get(uid), late=late.get(uid, ()))
+            uid: msgspec.structs.replace(
+                prepared, prev=last.get(uid), late=(*late.get(uid, ()), *prepared.late)
+            )
             for uid, prepared in draft.sinks.items()
         }
         announced = announced_by(self._log, draft.kind, self._retained)
@@ -316,6 +318,7 @@ def complete_record(
         last_commits=commits_after(record, outcomes, log.last_commits),
         feeds=shown_after(record, outcomes, log.feeds),
         late=late_after(record, outcomes, log.late),
+        lacks=lacks_after(record, outcomes, log.lacks, log.lacked_at),
         statistics=statistics,
     )
     path = layout.metadata(record.slot)

@@ -301,13 +301,15 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     )  # made, so that a record names it also where it is None
     """The slot last committed to this sink; None when none was. Whoever decides the record knows it, not the sink."""
     late: tuple[Count, ...] = ()
-    """Abandoned slots above `prev` that may have arrived: a fenced run may have delivered one after all, so finding it is right
-    too. Not rows behind the watermark."""
+    """Other slots that are right, too: abandoned ones above `prev`, since a fenced run may have delivered one after all; of a way back
+    that to which it leads, since somebody may have put a copy back. Not rows behind the watermark."""
     payload: dict[str, Any] = {}
     """The sink's own, JSON-serialisable: actions, table id, keys, options."""
     files: tuple[FileRef, ...] = ()
     """Staged output files that commit reads; live as long as the record is."""
     rows: Count = 0
+    back_to: Count | None = None
+    """Of a way back: the slot whose output the target has behind it, 0 for none of the job's. None where rows come."""
 
     @property
     def name(self) -> str:
@@ -435,6 +437,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Per sink uid the highest slot whose output it has: the next record's `prev`."""
     late: dict[str, tuple[Count, ...]] = {}
     """Per sink uid the abandoned slots that may have arrived since: the next record's `late`. Not rows behind the watermark."""
+    lacks: dict[str, tuple[tuple[Count, Count], ...]] = {}
+    """Per sink uid the spans of slots, first and last, whose output a way back has taken out of it."""
     feeds: tuple[ShownState, ...] = ()
     """What the tables of all feeds show."""
     statistics: dict[str, Any] = {}

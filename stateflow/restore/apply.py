@@ -359,6 +359,7 @@ class RestoreRun:
         known = {sink.uid for sink in self.flow.sinks}
         rewinds = {}
         for uid in sorted(sink.uid for sink in self.plan.sinks if sink.action == "rewinds"):
+            back_to = self.origin.last_commits.get(uid)
             at = SinkSlot(
                 writer.job,
                 self.job.name,
@@ -369,7 +370,7 @@ class RestoreRun:
                 prev=writer.last_commits.get(uid),
             )
             try:
-                rewinds[uid] = prepare_rewind(self.spark, newest[uid], at, self.origin.last_commits.get(uid))
+                rewinds[uid] = prepare_rewind(self.spark, newest[uid], at, back_to)
             except StateflowError as error:
                 if uid in known:
                     raise

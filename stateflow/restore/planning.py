@@ -331,7 +331,13 @@ def _sinks(
             to = f"slot {had}" if had is not None else "before this job's first output"
             others = f" (what the job wrote there as sink {other} {stays})" if other else ""
             yield sink("rewinds", f"back to {to}{others}", back_to=had, again=again)
-        elif has == had or (still and has <= origin.record.slot):
+        elif had is not None and not fed_by(flow, node) and (lost := _taken_out(log, node.uid, had, origin)):
+            raise IncompatibleError(
+                f"sink {node.uid!r} lacks the rows of slots {lost[0]} to {lost[1]}, which an earlier restore has taken out of {target}, and {origin.label} "
+                "goes on behind them: give --rewind-sinks, which brings them again where the output can have that, restore a checkpoint below "
+                f"{lost[0]}, or give the sink a new target and a new uid, which gets only what follows"
+            )
+        elif has == had or _newest_rows(log, node.uid) == (had or 0) or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
         elif fed_by(flow, node):
             yield sink("keeps", _told_of_the_restore(newest.get(node.uid), _end(node.uid, log, job), rewind))
@@ -340,6 +346,22 @@ def _sinks(
             yield sink("keeps", note, again=True)
     if log is not None and own is not None and origin.record.job == own.job:
         yield from _left_out(flow, log, had_then, origin.record.slot, rewind, job)
+
+
+def _newest_rows(log: Log, sink: str) -> int:
+    """The slot of the newest rows that an output has: behind a way back that to which it went."""
+    has = log.last_commits[sink]
+    return next((first - 1 for first, last in log.lacks.get(sink, ()) if last == has - 1), has)
+
+
+def _taken_out(log: Log, sink: str, had: int, origin: Origin) -> tuple[int, int] | None:
+    """The first and the last slot that the snapshot counts as delivered, and whose rows a way back has taken out of a sink since."""
+    spans = [
+        (first, min(last, had))
+        for first, last in log.lacks.get(sink, ())
+        if last >= origin.record.slot and first <= had
+    ]
+    return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
 
 def _left_out(
@@ -398,7 +420,8 @@ def _lost(uid: str, prepared: Prepared | None, log: Log, job: JobHandle) -> str:
 
 def _end(uid: str, log: Log, job: JobHandle) -> str:
     """Where the job's rows in an output end. The job's log does not say it of a table that somebody else has restored."""
-    prepared, slot = log.newest_sinks.get(uid), f"slot {log.last_commits[uid]}"
+    prepared, newest = log.newest_sinks.get(uid), _newest_rows(log, uid)
+    slot = f"slot {newest}" if newest else "where it was before this job's first output"
     kind = kind_in_record(prepared.kind) if prepared is not None else None
     if prepared is None or kind is None or kind.rewound_as != "delta_rewind":
         return slot

@@ -28,7 +28,14 @@ import stateflow.connectors.tries as pauses_module
 from stateflow.connectors import Sink
 from stateflow.connectors.iceberg.catalog import OneTry
 from stateflow.connectors.iceberg.slots import SINK, SLOT
-from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UnavailableError, UsageError
+from stateflow.errors import (
+    CorruptError,
+    DisagreementError,
+    IncompatibleError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
 from stateflow.pipelines.sink_kinds import kind_of
 from stateflow.pipelines.sinks import check_sink
 from stateflow.spark.sinks.kinds import prepare_rewind
@@ -322,6 +329,49 @@ def test_a_table_that_somebody_rolled_back_is_refused_until_it_is_brought_forwar
     table.refresh().manage_snapshots().set_current_snapshot(second).commit()
     deliver(log, sink, 3)
     assert ids(catalog) == [1, 2, 3]
+
+
+def test_what_others_wrote_after_a_rollback_is_named_before_it_goes(catalog: Catalog, log: SinkLog) -> None:
+    sink = sink_of(log)
+    deliver(log, sink, 1)
+    deliver(log, sink, 2)
+    table = catalog.load_table("shop.orders")
+    first, second = (snapshot.snapshot_id for snapshot in table.snapshots())
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    table.refresh().append(pa.table({"id": [100], "item": ["other"]}))
+    others = table.refresh().current_snapshot()
+    assert others is not None
+    with refused(
+        DisagreementError,
+        f"set_current_snapshot({second})",
+        f"others have written since (snapshot {others.snapshot_id})",
+    ):
+        log.prepare(sink, frame(log, 3))
+    table.manage_snapshots().set_current_snapshot(second).commit()
+    log.slot -= 1
+    deliver(log, sink, 3)
+    assert ids(catalog) == [1, 2, 3], "as the sentence says"
+
+
+@pytest.mark.parametrize("value", ["hello", "[1]", None])
+def test_a_slot_that_somebody_has_damaged_is_named(catalog: Catalog, log: SinkLog, value: str | None) -> None:
+    sink = sink_of(log)
+    deliver(log, sink, 1)
+    table = catalog.load_table("shop.orders")
+    name = log.at().app_id
+    was = table.properties[name]
+    with table.transaction() as changed:
+        if value is None:
+            changed.remove_properties(name)
+        else:
+            changed.set_properties({name: value})
+    with refused((CorruptError, DisagreementError), repr(name), "the value that it had"):
+        log.prepare(sink, frame(log, 2))
+    log.slot -= 1
+    with table.refresh().transaction() as changed:
+        changed.set_properties({name: was})
+    deliver(log, sink, 2)
+    assert ids(catalog) == [1, 2]
 
 
 # --- a table that changes between decision and commit

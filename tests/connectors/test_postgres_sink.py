@@ -388,6 +388,70 @@ def test_a_table_that_was_made_anew_is_refused_with_the_statement_that_accepts_i
     assert table(database) == [(2, "b")]
 
 
+def test_a_waiting_record_goes_into_a_table_that_somebody_has_accepted(
+    log: SinkLog, database: Server
+) -> None:
+    sink = opened(log, PAIR, create=True)
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    waiting = log.prepare(sink, rows(log, PAIR, (2, "b")))
+    database.run("ALTER TABLE shop.t RENAME TO old")
+    database.run("CREATE TABLE shop.t AS TABLE shop.old")
+    with refused(DisagreementError, "was made anew since slot") as caught:
+        log.commit(waiting)
+    said = str(caught.value)
+    database.run(said[said.index("UPDATE") : said.index("; or give it")])
+    assert log.commit(waiting) == "committed"
+    assert table(database) == [(1, "a"), (2, "b")]
+
+
+def test_a_table_that_was_put_back_together_with_the_job_goes_on(log: SinkLog, database: Server) -> None:
+    sink = opened(log, PAIR, create=True)
+    for number in (1, 2):
+        log.deliver(sink, rows(log, PAIR, (number, "a")))
+    database.run("DELETE FROM shop.t WHERE id = 2")
+    database.run("UPDATE shop.stateflow_slots SET slot = 1, mark = 0")
+    with refused(DisagreementError, "if it is right as it was at slot 1", "restore the job") as caught:
+        log.prepare(sink, rows(log, PAIR, (3, "c")))
+    said = str(caught.value)
+    database.run(said[said.index("UPDATE") : said.index(", or give")])
+    log.slot -= 1
+    log.deliver(sink, rows(log, PAIR, (3, "c")))
+    assert table(database) == [(1, "a"), (3, "c")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "value", "loses"),
+    [
+        ("double", "numeric(3,0)", 2.5, True),
+        ("double", "integer", 2.5, True),
+        ("double", "real", 0.1, True),
+        ("decimal(5,2)", "numeric(5,1)", Decimal("1.25"), True),
+        ("decimal(5,2)", "numeric(7,3)", Decimal("1.25"), False),
+        ("int", "bigint", 7, False),
+        ("int", "text", 7, False),
+        ("bigint", "double precision", 2**53 + 1, True),
+    ],
+)
+def test_a_column_that_was_altered_since_the_decision_loses_nothing_of_a_value(
+    log: SinkLog, database: Server, kind: str, change: str, value: Any, loses: bool
+) -> None:
+    schema = f"id long, v {kind}"
+    sink = opened(log, schema, create=True)
+    [(was,)] = database.run(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'shop.t'::regclass AND attname = 'v'"
+    )
+    waiting = log.prepare(sink, rows(log, schema, (1, value)))
+    database.run(f"ALTER TABLE shop.t ALTER v TYPE {change}")
+    if loses:
+        with refused(DisagreementError, "'v'", was, "abandon orders 1") as caught:
+            log.commit(waiting)
+        said = str(caught.value)
+        assert f'ALTER COLUMN "v" TYPE {was}' in said
+        database.run(f'ALTER TABLE shop.t ALTER COLUMN "v" TYPE {was}')
+    assert log.commit(waiting) == "committed"
+    assert [type(value)(v) for _, v in table(database)] == [value]
+
+
 def test_a_table_that_is_gone_is_not_made_anew(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, create=True)
     log.deliver(sink, rows(log, PAIR, (1, "a")))

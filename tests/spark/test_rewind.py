@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.errors import DisagreementError
+from stateflow.errors import DisagreementError, IncompatibleError
 from stateflow.format.records import Prepared
 from stateflow.jobs.job import Job
 from stateflow.pipelines.inputs.tables import delta
@@ -235,6 +235,46 @@ def test_state_and_outputs_go_back_together_and_come_forward_to_the_same(
     feed(bench, range(4, 5))
     bench.run(orders)
     assert len(tables(spark, bench)[0]) == 15
+
+
+@pytest.mark.slow
+def test_a_snapshot_whose_rows_an_earlier_restore_took_out_of_the_outputs_needs_them_back(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    orders, job = pipeline(bench), Job(str(bench.folder / "root"), "orders")
+    feed(bench, range(3))
+    bench.run(orders, retained_checkpoints=20)
+    *_, early, middle, late = (checkpoint.slot for checkpoint in job.checkpoints())
+    full = tables(spark, bench)
+    restored = partial(job.restore, options=options(bench))
+    restored(f"checkpoint:{early}", orders, rewind_sinks=True).apply()
+    lost = (
+        "'log'",
+        f"slots {middle} to {middle}",
+        f"checkpoint:{middle}",
+        "--rewind-sinks",
+        f"below {middle}",
+    )
+    with refused(IncompatibleError, *lost):
+        restored(f"checkpoint:{middle}", orders)
+    # Where the outputs stand already nothing comes twice, and nothing is missing.
+    plan = restored(f"checkpoint:{early}", orders)
+    assert {sink.note for sink in plan.sinks} == {"has nothing newer than the snapshot"}
+    plan.apply()
+    # What came since is no way round it.
+    bench.run(orders, retained_checkpoints=20)
+    assert tables(spark, bench) == full
+    with refused(IncompatibleError, "'log'", f"slots {middle} to {late}"):
+        restored(f"checkpoint:{late}", orders)
+    restored(f"checkpoint:{middle}", orders, rewind_sinks=True).apply()
+    assert len(contents(spark, bench.folder / "log")) == 6
+    bench.run(orders, retained_checkpoints=20)
+    assert tables(spark, bench) == full
+    # Forward again, all that was there by then is there.
+    plan = restored(f"checkpoint:{middle}", orders)
+    assert {sink.note.partition(":")[0] for sink in plan.sinks} == {
+        f"keeps its output up to slot {job.checkpoints()[-1].slot}"
+    }
 
 
 @pytest.mark.slow

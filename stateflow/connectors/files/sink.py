@@ -61,7 +61,7 @@ class FilesAppend(Sink):
         folder = _log(self.target.path, self.target.connection).newest()
         self._refuse_other(folder, frame.schema)
         slot, _ = folder.slot_of(at.app_id)
-        at.refuse_disagreement(_named(self.target.path), slot)
+        at.refuse_disagreement(_named(self.target.path), slot, at.restore_to(slot))
         columns = _columns(frame.schema)
         if self.target.format == "json":
             frame = frame.selectExpr(f"{as_json(frame.columns)} as line")

@@ -37,6 +37,7 @@ from stateflow.connectors.iceberg.slots import (
     taken_back,
     way_back,
     writers,
+    written_beside,
 )
 from stateflow.connectors.iceberg.table import APPEND, IcebergTable
 from stateflow.connectors.iceberg.writer import TaskWriters
@@ -181,7 +182,12 @@ def asked(table: IcebergTable, at: SinkSlot) -> Table:
     """The table, before a record is decided. DisagreementError where its slot is not that of the log."""
     opened = loaded(table)
     slot, _ = slot_of(opened.metadata, at.app_id)
-    at.refuse_disagreement(str(table), slot)
+    if slot is None and at.prev is not None:
+        raise DisagreementError(
+            f"sink and log disagree: {table} has no property {at.app_id!r}, which says what {at} wrote last: put the table back, or give it the value "
+            "that it had (older metadata of the table has it), or give a new table a new sink uid"
+        )
+    at.refuse_disagreement(str(table), slot, at.restore_to(slot))
     if gone := _rolled_back(table, opened, at):
         raise DisagreementError(f"sink and log disagree: {gone}, or give the sink a new uid")
     return opened
@@ -193,9 +199,15 @@ def _rolled_back(target: IcebergTable, table: Table, at: SinkSlot) -> str:
     snapshot = taken_back(table.metadata, at.app_id)
     if snapshot is None:
         return ""
+    others = written_beside(table.metadata, snapshot)
+    loses = (
+        f", which takes away what others have written since (snapshot {others.snapshot_id}): write that again"
+        if others
+        else ""
+    )
     return (
         f"somebody has rolled {target} back behind slot {slot} of {at}, so that its rows are gone; bring them back with "
-        f"table.manage_snapshots().set_current_snapshot({snapshot.snapshot_id}).commit()"
+        f"table.manage_snapshots().set_current_snapshot({snapshot.snapshot_id}).commit(){loses}"
     )
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from stateflow.connectors import SinkSlot
+from stateflow.connectors import CorruptError, SinkSlot
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -25,8 +25,14 @@ def slot_of(metadata: TableMetadata, app_id: str) -> tuple[int | None, int | Non
     text = metadata.properties.get(app_id)
     if text is None:
         return None, None
-    found = json.loads(text)
-    return found["slot"], found["mark"]
+    try:
+        found = json.loads(text)
+        return int(found["slot"]), int(found["mark"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError(
+            f"the property {app_id!r} of an Iceberg table is {text!r}, which no sink has written: give it the value that it had (older metadata of "
+            "the table has it), or give the sink a new uid"
+        ) from error
 
 
 def slot_property(at: SinkSlot) -> dict[str, str]:
@@ -88,6 +94,17 @@ def taken_back(metadata: TableMetadata, app_id: str) -> Snapshot | None:
         if snapshot is None or snapshot.snapshot_id == made.snapshot_id:
             return None  # of what has expired nobody can tell
     return made
+
+
+def written_beside(metadata: TableMetadata, made: Snapshot) -> Snapshot | None:
+    """The newest snapshot with rows that the table would lose if it went to the one that was `made`."""
+    stay = {each.snapshot_id for each in lineage(metadata, made) if each is not None}
+    for snapshot in lineage(metadata):
+        if snapshot is None or snapshot.snapshot_id in stay:
+            return None
+        if not _keeps_rows(snapshot):
+            return snapshot
+    return None
 
 
 def way_back(metadata: TableMetadata, app_id: str, last_slot: int | None) -> tuple[int | None, str]:

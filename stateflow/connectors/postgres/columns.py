@@ -28,6 +28,13 @@ _FITTING: Mapping[str, tuple[str, ...]] = {
     "timestamp_ntz": ("timestamp",),
     "binary": ("bytea",),
 }
+_WIDER: Mapping[str, tuple[str, ...]] = {
+    "smallint": ("int4", "int8", "numeric"),
+    "integer": ("int8", "numeric"),
+    "bigint": ("numeric",),
+    "real": ("float8",),
+}
+"""By the type that a column had, as the catalog writes it, those that hold all of its values."""
 _MADE = {
     "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real", "float8": "double precision",
     "bool": "boolean", "timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone",
@@ -83,6 +90,15 @@ def fits(kind: str, column: Column) -> bool:
     if column.base == "numeric" and column.type != "numeric":
         return False  # whole numbers may have more digits
     return column.base in _FITTING.get(kind, ())
+
+
+def keeps(kind: str, column: Column) -> bool:
+    """Whether a column that had the type `kind` still takes all of its values whole, or the server refuses those that it does not."""
+    if column.type == kind or column.base in _TEXTS:
+        return True
+    if match := _NUMERIC.fullmatch(kind):
+        return fits(f"decimal({match[1]},{match[2]})", column)
+    return column.base in _WIDER.get(kind, ()) and not _NUMERIC.fullmatch(column.type)
 
 
 def matched(rows: Sequence[tuple[str, str]], table: Sequence[Column], what: str) -> dict[str, Column]:

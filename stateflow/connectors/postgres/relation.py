@@ -62,6 +62,10 @@ class Relation:
         row = self.one("SELECT to_regclass(%s)::oid::bigint", (self.name,))
         return row[0] if row is not None else None
 
+    def hold(self) -> None:
+        """Nobody alters the table before the transaction ends."""
+        self.connection.execute(f"LOCK TABLE {self.name} IN ROW EXCLUSIVE MODE")
+
     def columns(self, oid: int) -> list[Column]:
         return [Column(*row) for row in self.connection.execute(_COLUMNS, (oid,))]
 
@@ -136,6 +140,13 @@ class Relation:
             f"SELECT slot, relation FROM {self.slots} WHERE job = %s AND sink = %s", (at.job, at.sink)
         )
         return (row[0], row[1]) if row is not None else (None, None)
+
+    def way_on(self, at: SinkSlot) -> str:
+        """How a job goes on with a table that was put back together with it: a restore leaves the table, and its slots, as they are."""
+        return (
+            "restore the job to the checkpoint of that slot, and let the table have the slot that the log expects: UPDATE "
+            f"{self.slots} SET slot = {at.prev} WHERE job = '{at.job}' AND sink = '{at.sink}'"
+        )
 
     def writers(self) -> dict[str, str]:
         """Names of jobs by the `app_id` of the sinks that have written to the table as it is now; none for one that has no rows."""

@@ -22,7 +22,7 @@ from stateflow.connectors import (
     value_as_json,
 )
 from stateflow.connectors import quoted as quoted_in_sql
-from stateflow.connectors.postgres.columns import json_columns, made_type, matched, quoted
+from stateflow.connectors.postgres.columns import Column, json_columns, keeps, made_type, matched, quoted
 from stateflow.connectors.postgres.relation import Relation, missing_schema, refuse_made_anew
 from stateflow.connectors.postgres.server import connected, is_passing, said, trying_again
 from stateflow.connectors.postgres.table import APPEND, UPSERT, PostgresTable, names_of_table
@@ -59,6 +59,17 @@ class Load:
     @property
     def what(self) -> str:
         return f"Postgres table {self.name}"
+
+    def loss_in(self, columns: Sequence[Column]) -> str:
+        """Which column of the table as it is now would lose something of the staged values, which Postgres would not say; empty for none."""
+        there = {column.name: column for column in columns}
+        for _, name, kind in self.columns:
+            if name in there and not keeps(kind, there[name]):
+                return (
+                    f"its column {name!r} was {kind} and is {there[name].type}, which does not hold all of its values: ALTER COLUMN {quoted(name)} "
+                    f"TYPE {kind}"
+                )
+        return ""
 
     def copy(self, connection: psycopg.Connection[Any], batches: Iterable[pa.RecordBatch]) -> None:
         """The staged rows in a temporary table of the target's types."""
@@ -127,7 +138,7 @@ class PostgresAppend(Sink):
                 slot, oid = relation.slot(at)
                 if reason := refuse_made_anew(relation, at, load.what, load.relation, slot, oid):
                     raise DisagreementError(f"sink and log disagree: {reason}")
-            at.refuse_disagreement(load.what, slot)
+            at.refuse_disagreement(load.what, slot, relation.way_on(at))
             return load
 
         load = trying_again(str(self.target), asked)
@@ -283,15 +294,16 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
         if request.is_in(load.what, slot, mark):
             return "already"
         oid = relation.oid()
-        if (
-            oid is None
-            or (reason := refuse_made_anew(relation, at, load.what, oid, slot, recorded))
-            or oid != load.relation
-        ):
+        # Whoever has put another table's number into the slots says that it has what came before.
+        if oid is None or (oid != load.relation and oid != recorded):
             request.still_owner()
-            if oid is not None and reason:
+            if oid is not None and (reason := refuse_made_anew(relation, at, load.what, oid, slot, recorded)):
                 raise DisagreementError(f"sink and log disagree: {reason}")
             raise request.stuck(f"{load.what} was dropped or made anew since: put the old one back")
+        relation.hold()
+        if reason := load.loss_in(relation.columns(oid)):
+            request.still_owner()
+            raise request.stuck(f"{load.what} has changed since: {reason} and run again")
         # Asked with the row of the slot locked: whoever replaces this run waits for it, or has been here.
         request.still_owner()
         load.copy(connection, request.stager.batches(request.prepared.files))

@@ -47,7 +47,7 @@ class CommitRequest:
         verdict = self.at.verdict(slot, mark, mark_may_lack=mark_may_lack)
         if verdict == "disagree":
             self.still_owner()
-            raise self.at.disagreement(target, slot)
+            raise self.at.disagreement(target, slot, decided=True)
         return verdict == "already"
 
     def stuck(self, why: str) -> DisagreementError:

@@ -156,7 +156,7 @@ class TableSink(Sink):
     def prepare_for(self, shape: TableShape, at: SinkSlot, slot: int | None) -> None:
         """Refuses a table that has another slot than the log says, or is another one than the job has written to: CREATE OR REPLACE TABLE
         keeps the slots."""
-        at.refuse_disagreement(str(self.target), slot)
+        at.refuse_disagreement(str(self.target), slot, at.restore_to(slot))
         last = self.last_prepared
         written = self._table or (str(last.payload["table"]) if last and is_table(last.kind) else "")
         if at.prev is not None and written not in ("", shape.id):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.errors import CorruptError, UsageError
@@ -58,7 +61,10 @@ def prepare_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_s
     before the record is decided."""
     kind = kind_in_record(prepared.kind)
     assert kind is not None, "the plan found that the output can be taken back"
-    return class_of(kind).rewind(spark, prepared, at, last_slot)
+    # Somebody may have put back a copy of the target that has just these rows.
+    there = (last_slot,) if last_slot is not None and last_slot != at.prev else ()
+    way_back = class_of(kind).rewind(spark, prepared, replace(at, late=(*at.late, *there)), last_slot)
+    return msgspec.structs.replace(way_back, late=there, back_to=last_slot or 0)
 
 
 def _asked(prepared: Prepared) -> SinkKind | None:

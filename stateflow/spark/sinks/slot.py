@@ -46,6 +46,10 @@ class SinkSlot:
         """The slot and 31 bits of the record."""
         return self.slot << 31 | xxhash.xxh3_64_intdigest(self.record.encode()) >> 33
 
+    def restore_to(self, slot: int | None) -> str:
+        """How the job follows a target that was put back as it was at an older slot, of a kind whose output can be taken back."""
+        return f"take the job there, too, with `stateflow restore {self.job_name} PIPELINE --from checkpoint:{slot} --rewind-sinks`"
+
     def verdict(self, slot: int | None, mark: int | None, *, mark_may_lack: bool = False) -> Verdict:
         """What to do for the record, with a target that has `slot` and the `mark` of the record that it came by; None for none.
 
@@ -58,14 +62,17 @@ class SinkSlot:
             return "already" if lacks or mark == self.mark else "disagree"
         return "commit" if slot == self.prev or slot in self.late else "disagree"
 
-    def refuse_disagreement(self, target: str, slot: int | None) -> None:
+    def refuse_disagreement(self, target: str, slot: int | None, way: str = "") -> None:
         """Before the decision: DisagreementError unless the target has a slot that the record can follow. What shows only after the decision blocks
-        the job. Nobody can have committed the slot yet, unless another copy of the log has it."""
+        the job. Nobody can have committed the slot yet, unless another copy of the log has it. `way`: what a target can do that was put back
+        as it was at an older slot."""
         if self.verdict(slot, None) != "commit":
-            raise self.disagreement(target, slot)
+            raise self.disagreement(target, slot, way)
 
-    def disagreement(self, target: str, slot: int | None) -> DisagreementError:
-        """The error for a target that has another slot than the log says."""
+    def disagreement(
+        self, target: str, slot: int | None, way: str = "", *, decided: bool = False
+    ) -> DisagreementError:
+        """The error for a target that has another slot than the log says. `decided`: the record of this slot is."""
         has = "no slot of this job" if slot is None else f"slot {slot}"
         expected = "none" if self.prev is None else f"slot {self.prev}"
         if slot is not None and slot > (self.prev or 0):
@@ -75,11 +82,18 @@ class SinkSlot:
                 f"them?); go on with the checkpoints that the table is of, or as a new job with a copy of the output as it was then (of a Delta "
                 f"table, `stateflow restore NEW PIPELINE --from latest --from-job {self.job_name} --clone-sinks -p OUTPUT=ANOTHER/PATH`)"
             )
+        ways = ["put the table back"]
+        if slot is not None and way:
+            ways.append(f"if it is right as it was at slot {slot}, {way}")
+        ways.append("give a new table a new sink uid")
+        if decided:
+            ways.append(
+                f"give the rows of this record up with `stateflow abandon {self.job_name} {self.slot}`"
+            )
         return DisagreementError(
             f"sink and log disagree: {target} has {has}, and the log of job {self.job_name!r} says "
             f"that {expected} was last committed to sink {self.sink!r} (was the table recreated, restored, or "
-            "the sink's path changed?); put the table back, give a new table a new sink uid, or, when a decided "
-            f"record is stuck on it, run `stateflow abandon {self.job_name} {self.slot}`"
+            f"the sink's path changed?); {', '.join(ways[:-1])}, or {ways[-1]}"
         )
 
     def __str__(self) -> str:
