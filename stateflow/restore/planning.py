@@ -5,6 +5,7 @@ If something changes between the plan and its application, the claim or the stor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -600,13 +601,19 @@ def _new_keys(flow: Flow, origin: Origin) -> Iterator[str]:
         )
 
 
+def _names(value: str, place: str) -> bool:
+    """Whether a place may begin or go on with a value: a number stands there by itself, and a name begins there."""
+    start, end = (r"(?<!\w)" if value[0].isalnum() else ""), (r"(?!\w)" if value.isdecimal() else "")
+    return re.search(f"{start}{re.escape(value)}{end}", place) is not None
+
+
 def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:
     """Warns of outputs that a parameter of the snapshot has chosen for a new job."""
     for parameter in parameters:
         if parameter.origin not in ("savepoint", "other job") or not parameter.value:
             continue
         for sink in flow.sinks:
-            if sink.place and parameter.value in sink.output:
+            if sink.place and _names(parameter.value, sink.output):
                 yield (
                     f"sink {sink.uid} will write to {quoted(_target(sink))}, which parameter {parameter.name} of the snapshot says: "
                     f"give -p {parameter.name}=... if that is not meant"

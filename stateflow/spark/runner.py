@@ -69,6 +69,7 @@ from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.kinds import class_of
+from stateflow.spark.sinks.lacking import unwritable
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.positions import (
@@ -420,7 +421,8 @@ class _Run:
             try:
                 sink.open(spark, outline.schema(node.inputs[0]))
             except IncompatibleError as error:
-                misfits.append(str(error))
+                # The sink sees only the columns of today; the pipeline knows their former names.
+                misfits.append(unwritable(self.flow, renamed=True).get(node.uid, str(error)))
             if isinstance(sink, TableSink):
                 put_table(node, sink.target)
                 # Where a table is that was only made now, no catalog could say before.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.spark.runner import RunRequest, run
+from tests.refusals.refusal import refused
+from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import contents
 
 
@@ -73,3 +77,42 @@ def test_a_column_that_was_renamed_or_dropped_ahead_is_told_with_the_way_to_read
     spark.sql(f"INSERT INTO delta.`{changed}` (id, {name}) VALUES (3, 'c')")
     ran(name, {})
     assert copies() == [(1, "a"), (2, "b"), (3, "c")]
+
+
+@dataclass
+class Amount:
+    id: int
+    amount: int
+
+
+@dataclass
+class Value:
+    id: int
+    value: Annotated[int, sf.field(aliases=["amount"])]
+
+
+@pytest.mark.slow
+def test_an_output_whose_column_was_renamed_is_told_the_statement_that_keeps_its_values(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    output = bench.folder / "output"
+
+    def pipeline(rows: type[Amount] | type[Value]) -> sf.Pipeline:
+        @sf.pipeline("renamed")
+        def renamed(flow: sf.Flow) -> None:
+            read = flow.source("rows", sf.files(str(bench.folder / "rows"), "json"), rows)
+            read.upsert("out", sf.delta(str(output)), keys="id")
+
+        return renamed
+
+    bench.rows("rows", [Amount(1, 5), Amount(2, 6)])
+    bench.run(pipeline(Amount))
+    bench.rows("rows", [Value(1, 7)])
+    with refused(sf.IncompatibleError, "'value'", "RENAME COLUMN `amount` TO `value`") as told:
+        bench.run(pipeline(Value))
+    assert "ADD COLUMNS" not in str(told.value)
+    said = str(told.value)
+    for statement in said[said.index("ALTER TABLE") :].split("; "):
+        spark.sql(statement)
+    bench.run(pipeline(Value))
+    assert sorted(contents(spark, output)) == [(1, 7), (2, 6)]

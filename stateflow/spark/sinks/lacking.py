@@ -20,8 +20,8 @@ from stateflow.spark.sinks.fit import added_by, renamed_by
 from stateflow.storage.roots import local_folder
 
 
-def unwritable(flow: Flow) -> dict[str, str]:
-    """A sentence by the uid of each sink whose table lacks columns."""
+def unwritable(flow: Flow, *, renamed: bool = False) -> dict[str, str]:
+    """A sentence by the uid of each sink whose table lacks columns; with `renamed`, of those alone that lack one since it was renamed."""
     problems = {}
     for node in flow.sinks:
         stream, table = node.inputs[0], node.target
@@ -37,6 +37,8 @@ def unwritable(flow: Flow) -> dict[str, str]:
         begin_anew = _aggregates(stream.node)
         kept = [field for field in absent if field.name not in begin_anew]
         former = _former(kept, there - {field.name.lower() for field in fields})
+        if renamed and not former:
+            continue
         added = [(field.name, _upper(field.type)) for field in absent if field.name not in former.values()]
         steps = [renamed_by(former, table.in_sql)] if former else []
         steps += [added_by(added, table.in_sql)] if added else []
