@@ -367,4 +367,32 @@ RULES: tuple[Rule, ...] = (
         "False",
         "state/values/test_plain.py::test_a_time_that_no_key_can_be_is_refused_rather_than_taken_for_another",
     ),
+    rule(
+        "a snapshot whose rows a way back has taken out of an output is not restored without them",
+        "restore/planning.py",
+        "        if last >= origin.record.slot and first <= had\n",
+        "        if False\n",
+        "spark/test_rewind.py::test_a_snapshot_whose_rows_an_earlier_restore_took_out_of_the_outputs_needs_them_back",
+    ),
+    rule(
+        "a job can follow an output that was put back from a copy",
+        "spark/sinks/kinds.py",
+        "late=there, back_to",
+        "back_to",
+        "spark/test_put_back_outputs.py",
+    ),
+    rule(
+        "nothing is committed on top of an Iceberg table that was rolled back",
+        "connectors/iceberg/sink.py",
+        "if change is not _go_back and (gone :=",
+        "if change is None and (gone :=",
+        "connectors/test_iceberg_sink.py::test_a_rollback_between_decision_and_commit_is_not_written_over",
+    ),
+    rule(
+        "a column of Postgres that was altered since the decision loses nothing",
+        "connectors/postgres/sink.py",
+        "        if reason := load.loss_in(relation.columns(oid)):\n",
+        '        if reason := "":\n',
+        "connectors/test_postgres_sink.py::test_a_column_that_was_altered_since_the_decision_loses_nothing_of_a_value",
+    ),
 )
