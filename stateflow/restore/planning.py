@@ -16,6 +16,7 @@ from stateflow.checkpoint.claim import living_epochs
 from stateflow.checkpoint.deletion import is_deleted
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.recovery import newest_rows, without
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import history
 from stateflow.compatibility.flows import compare, other_uid
@@ -324,20 +325,18 @@ def _sinks(
         )
         again = bool(other) and (since is None or commits[other] > since)
         stays = f"stays{': what followed the snapshot will be delivered again' if again else ''}"
+        rewinds = rewind and node.uid in newest and rewindable(newest[node.uid])
+        if log is not None and not rewinds and not fed_by(flow, node):
+            for uid in (node.uid, other):
+                _refuse_taken_out(log, uid, had_then.get(uid), target, origin, rewinds=rewind)
         if has is None and other:
             yield sink("starts", f"has what the job wrote there as sink {other}, which {stays}", again=again)
         elif has is None or log is None:
             yield sink("starts", node.sink_kind.starts)
-        elif rewind and node.uid in newest and rewindable(newest[node.uid]):
+        elif rewinds:
             to = f"slot {had}" if had is not None else "before this job's first output"
             others = f" (what the job wrote there as sink {other} {stays})" if other else ""
             yield sink("rewinds", f"back to {to}{others}", back_to=had, again=again)
-        elif had is not None and not fed_by(flow, node) and (lost := _taken_out(log, node.uid, had, origin)):
-            raise IncompatibleError(
-                f"sink {node.uid!r} lacks the rows of slots {lost[0]} to {lost[1]}, which an earlier restore has taken out of {target}, and {origin.label} "
-                "goes on behind them: give --rewind-sinks, which brings them again where the output can have that, restore a checkpoint below "
-                f"{lost[0]}, or give the sink a new target and a new uid, which gets only what follows"
-            )
         elif has == had or _newest_rows(log, node.uid) == (had or 0) or (still and has <= origin.record.slot):
             yield sink("keeps", "has nothing newer than the snapshot")
         elif fed_by(flow, node):
@@ -350,19 +349,33 @@ def _sinks(
 
 
 def _newest_rows(log: Log, sink: str) -> int:
-    """The slot of the newest rows that an output has: behind a way back that to which it went."""
-    has = log.last_commits[sink]
-    return next((first - 1 for first, last in log.lacks.get(sink, ()) if last == has - 1), has)
+    return newest_rows(log.last_commits[sink], log.lacks.get(sink, ()))
 
 
-def _taken_out(log: Log, sink: str, had: int, origin: Origin) -> tuple[int, int] | None:
-    """The first and the last slot that the snapshot counts as delivered, and whose rows a way back has taken out of a sink since."""
-    spans = [
-        (first, min(last, had))
-        for first, last in log.lacks.get(sink, ())
-        if last >= origin.record.slot and first <= had
-    ]
-    return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
+def _refuse_taken_out(
+    log: Log, sink: str, had: int | None, target: str, origin: Origin, *, rewinds: bool
+) -> None:
+    """IncompatibleError where the snapshot counts rows as delivered that a way back has taken out of an output since: they would be missing."""
+    if had is None or not log.lacks.get(sink):
+        return
+    then = log.lacked_at(origin.record.slot)
+    lacks = log.lacks.get(sink, ())
+    if then is None:
+        # What was out before the snapshot was so at the snapshot.
+        lost, newest = tuple(span for span in lacks if span[1] >= origin.record.slot), had
+    else:
+        lost, newest = without(lacks, then.get(sink, ())), newest_rows(had, then.get(sink, ()))
+    lost = tuple((first, min(last, newest)) for first, last in lost if first <= newest)
+    if not lost:
+        return
+    first, last = min(span[0] for span in lost), max(span[1] for span in lost)
+    ways = [] if rewinds else ["give --rewind-sinks, which brings them again where the output can have that"]
+    ways += [f"restore a checkpoint below {first}"] if first > 1 else []
+    ways.append("give the sink a new target and a new uid, which gets only what follows")
+    raise IncompatibleError(
+        f"sink {sink!r} may lack rows of slots {first} to {last}, which an earlier restore has taken out of {target}, and {origin.label} goes on behind "
+        f"them: {', or '.join(ways)}"
+    )
 
 
 def _left_out(
@@ -603,7 +616,7 @@ def _new_keys(flow: Flow, origin: Origin) -> Iterator[str]:
 
 def _names(value: str, place: str) -> bool:
     """Whether a place may begin or go on with a value: a number stands there by itself, and a name begins there."""
-    start, end = (r"(?<!\w)" if value[0].isalnum() else ""), (r"(?!\w)" if value.isdecimal() else "")
+    start, end = (r"(?<![^\W_])" if value[0].isalnum() else ""), (r"(?!\w)" if value.isdecimal() else "")
     return re.search(f"{start}{re.escape(value)}{end}", place) is not None
 
 

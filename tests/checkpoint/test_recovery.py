@@ -17,7 +17,9 @@ from stateflow.checkpoint.recovery import (
     commits_after,
     lacks_after,
     late_after,
+    newest_rows,
     next_step,
+    without,
 )
 from stateflow.format.records import Link, Prepared
 from tests.jobs.log import complete, log, pending, record
@@ -105,8 +107,16 @@ def test_a_way_back_takes_out_what_came_behind_it_and_brings_again_what_was_ther
     assert back(19, 13, forward) == {"a": ((6, 10), (14, 18))}
     assert back(20, 19, known[19]) == known[19], "nothing lies between"
     del known[7]
-    assert back(15, 7, {"a": ((2, 3), (6, 10))}) == {"a": ((2, 3), (8, 14))}, "a record that is gone"
+    assert back(15, 7, once) == {"a": ((6, 10), (8, 14))}, "a record that is gone may have lacked it all"
     given_up = lacks_after(
         record(21, sinks={"a": Prepared("x", "/a", back_to=5)}), {"a": "abandoned"}, once, known.get
     )
     assert given_up == once
+
+
+def test_spans_without_others() -> None:
+    assert without(((1, 5), (8, 9)), ((2, 3), (9, 12))) == ((1, 1), (4, 5), (8, 8))
+    assert without(((4, 6),), ((1, 3), (7, 9))) == ((4, 6),)
+    assert without(((4, 6),), ((4, 6),)) == ()
+    assert newest_rows(11, ((2, 3), (6, 10))) == 5
+    assert newest_rows(13, ((6, 10),)) == 13

@@ -29,7 +29,6 @@ from stateflow.connectors import Sink
 from stateflow.connectors.iceberg.catalog import OneTry
 from stateflow.connectors.iceberg.slots import SINK, SLOT
 from stateflow.errors import (
-    CorruptError,
     DisagreementError,
     IncompatibleError,
     NotFoundError,
@@ -365,7 +364,7 @@ def test_a_slot_that_somebody_has_damaged_is_named(catalog: Catalog, log: SinkLo
             changed.remove_properties(name)
         else:
             changed.set_properties({name: value})
-    with refused((CorruptError, DisagreementError), repr(name), "the value that it had"):
+    with refused(DisagreementError, repr(name), "the value that it had"):
         log.prepare(sink, frame(log, 2))
     log.slot -= 1
     with table.refresh().transaction() as changed:

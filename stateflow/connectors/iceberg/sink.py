@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
@@ -122,14 +122,23 @@ class IcebergAppend(Sink):
     @classmethod
     def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
         target = RecordedTable.of(prepared)
-        metadata = loaded(target.table).metadata
+        table = loaded(target.table)
+        metadata = table.metadata
+        if str(metadata.table_uuid) != target.uuid:
+            raise DisagreementError(
+                f"{target.table} was dropped or made anew since {at} wrote to it: put the old one back, or restore without --rewind-sinks, into a new "
+                "table and a new sink uid"
+            )
         at.refuse_disagreement(str(target.table), slot_of(metadata, at.app_id)[0])
         _, refused = way_back(metadata, at.app_id, last_slot)
         if refused:
             raise IncompatibleError(
                 f"{target.table} cannot go back for {at}: {refused}; restore without --rewind-sinks, into a new table and a new sink uid"
             )
-        payload = {**target.payload(), "back_to": last_slot}
+        # No file is added: the partitions and columns are those of the table as it is.
+        columns = [[field.field_id, field.name] for field in table.schema().fields]
+        as_it_is = replace(target, spec=metadata.default_spec_id, columns=columns)
+        payload = {**as_it_is.payload(), "back_to": last_slot}
         return Prepared(kind=cls.declared.rewound_as, target=prepared.target, payload=payload)
 
     @staticmethod

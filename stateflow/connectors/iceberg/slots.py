@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from stateflow.connectors import CorruptError, SinkSlot
+from stateflow.connectors import DisagreementError, SinkSlot
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -29,7 +29,7 @@ def slot_of(metadata: TableMetadata, app_id: str) -> tuple[int | None, int | Non
         found = json.loads(text)
         return int(found["slot"]), int(found["mark"])
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError(
+        raise DisagreementError(
             f"the property {app_id!r} of an Iceberg table is {text!r}, which no sink has written: give it the value that it had (older metadata of "
             "the table has it), or give the sink a new uid"
         ) from error
@@ -46,10 +46,18 @@ def summary_of(at: SinkSlot) -> dict[str, str]:
 def writers(metadata: TableMetadata) -> Mapping[str, str]:
     """Names of jobs by the `app_id` of the sinks that have written to the table."""
     return {
-        name: json.loads(text)["job"]
+        name: _job_in(text)
         for name, text in metadata.properties.items()
         if name.startswith(_PREFIX) and text.startswith("{")
     }
+
+
+def _job_in(text: str) -> str:
+    """The job's name; empty where somebody has damaged the property."""
+    try:
+        return str(json.loads(text)["job"])
+    except (ValueError, KeyError):
+        return ""
 
 
 def lineage(metadata: TableMetadata, newest: Snapshot | None = None) -> Iterator[Snapshot | None]:

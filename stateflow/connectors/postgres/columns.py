@@ -28,6 +28,8 @@ _FITTING: Mapping[str, tuple[str, ...]] = {
     "timestamp_ntz": ("timestamp",),
     "binary": ("bytea",),
 }
+_CUTTING = ("name", "cidr")
+"""Of these the ones that take other values cut, without a word."""
 _WIDER: Mapping[str, tuple[str, ...]] = {
     "smallint": ("int4", "int8", "numeric"),
     "integer": ("int8", "numeric"),
@@ -94,7 +96,7 @@ def fits(kind: str, column: Column) -> bool:
 
 def keeps(kind: str, column: Column) -> bool:
     """Whether a column that had the type `kind` still takes all of its values whole, or the server refuses those that it does not."""
-    if column.type == kind or column.base in _TEXTS:
+    if column.type == kind or (column.base in _TEXTS and column.base not in _CUTTING):
         return True
     if match := _NUMERIC.fullmatch(kind):
         return fits(f"decimal({match[1]},{match[2]})", column)

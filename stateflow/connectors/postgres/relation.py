@@ -63,8 +63,8 @@ class Relation:
         return row[0] if row is not None else None
 
     def hold(self) -> None:
-        """Nobody alters the table before the transaction ends."""
-        self.connection.execute(f"LOCK TABLE {self.name} IN ROW EXCLUSIVE MODE")
+        """Nobody alters the table before the transaction ends. Its partitions are not held: their columns are altered with its own alone."""
+        self.connection.execute(f"LOCK TABLE ONLY {self.name} IN ROW EXCLUSIVE MODE")
 
     def columns(self, oid: int) -> list[Column]:
         return [Column(*row) for row in self.connection.execute(_COLUMNS, (oid,))]

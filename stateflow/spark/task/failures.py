@@ -28,7 +28,7 @@ _DYING = 2.0
 """Seconds to wait, after a connection broke, for the process at its other end to end."""
 _OUT_OF_MEMORY = 52
 """What Spark's JVM ends with when its heap is full."""
-_SMALLER = "let its batches have fewer rows (per_batch of its source)"
+_SMALLER = "let its batches have fewer rows (per_batch of a folder, maxFilesPerTrigger of a table)"
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
 _GONE = re.compile(rf"\[{re.escape(GONE.texts[0])}\].*? reading file (\S+?)\.(?=\s|$)")
