@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.inputs.reader_options import READERS, check_reader_options
     from stateflow.pipelines.inputs.recent_texts import RecentTexts
     from stateflow.pipelines.inputs.source import Position, Source
-    from stateflow.pipelines.rows.as_json import as_json, check_as_json, value_as_json
+    from stateflow.pipelines.rows.as_json import as_json, check_as_json, from_json, value_as_json
     from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
     from stateflow.pipelines.rows.misfits import Misfits, Reading
     from stateflow.pipelines.rows.row_type import (
@@ -125,6 +125,7 @@ __all__ = [
     "first_duplicate",
     "for_reading",
     "former_names",
+    "from_json",
     "hidden",
     "inside_of",
     "is_secret",
@@ -160,7 +161,7 @@ _ROOMS = {
     "stateflow.pipelines.inputs.reader_options": ("READERS", "check_reader_options"),
     "stateflow.pipelines.inputs.recent_texts": ("RecentTexts",),
     "stateflow.pipelines.inputs.source": ("Position", "Source"),
-    "stateflow.pipelines.rows.as_json": ("as_json", "check_as_json", "value_as_json"),
+    "stateflow.pipelines.rows.as_json": ("as_json", "check_as_json", "from_json", "value_as_json"),
     "stateflow.pipelines.rows.former_names": ("as_of_today", "columns_to_read", "former_names"),
     "stateflow.pipelines.rows.misfits": ("Misfits", "Reading"),
     "stateflow.pipelines.rows.row_type": (

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 
 from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Outcome, Prepared
-from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY
+from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY, kind_in_record
 from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.sinks.delta_table import added, log_of
+from stateflow.spark.sinks.kinds import class_of
 from stateflow.spark.sinks.staging import Stager, staged_schema
 from stateflow.storage.files import verify
 
@@ -36,7 +37,8 @@ def delivered_rows(spark: SparkSession, prepared: Prepared, stager: Stager) -> p
         if prepared.kind == DELTA_APPEND.name:
             return _of_table(spark, prepared)
         if prepared.files:
-            return staged_rows(spark, stager, prepared)
+            rows = _put_out(spark, stager, prepared)
+            return staged_rows(spark, stager, prepared) if rows is None else rows
     except NotKept:
         raise
     except Exception as error:
@@ -64,6 +66,16 @@ def read_files(stager: Stager, refs: Sequence[FileRef]) -> pa.Table:
     for ref, path in zip(refs, local, strict=True):
         verify(ref, path, ref.base or stager.store.url)
     return pa.concat_tables([pq.read_table(path) for path in local], promote_options="permissive")
+
+
+def _put_out(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table | None:
+    """The rows of a sink that stages others than the pipeline put out; None where it stages those."""
+    kind = kind_in_record(prepared.kind)
+    struct = class_of(kind).put_out(prepared) if kind is not None else ""
+    if not struct:
+        return None
+    staged = spark.createDataFrame(pa.Table.from_batches(list(stager.batches(prepared.files))))
+    return staged.selectExpr(f"{struct} as row").selectExpr("row.*").toArrow()
 
 
 def _of_table(spark: SparkSession, prepared: Prepared) -> pa.Table:

@@ -209,6 +209,7 @@ class _Batches:
                 continue
             try:
                 before = self._delivered(record, uid)
+                _refuse_others(before, after)
             except NotKept as why:
                 sink.unknown[record.slot] = str(why)
                 continue
@@ -391,6 +392,16 @@ def _winners(spark: SparkSession, rows: pa.Table | None, rule: Rule) -> pa.Table
     if rows is None or not rows.num_rows:
         return rows
     return newest(spark.createDataFrame(rows), *rule).toArrow()
+
+
+def _refuse_others(before: pa.Table | None, after: pa.Table) -> None:
+    """NotKept where no column is in both, as of a sink that stages messages: without any all rows are alike."""
+    if before is None or not before.num_rows or not after.num_rows:
+        return
+    if {name.lower() for name in before.column_names}.isdisjoint(name.lower() for name in after.column_names):
+        raise NotKept(
+            f"the rows that it was given are kept with other columns ({', '.join(before.column_names)})"
+        )
 
 
 def _without(rows: pa.Table | None, column: str) -> pa.Table | None:

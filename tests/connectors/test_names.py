@@ -19,7 +19,7 @@ FROZEN = """
 BatchFunction Committed CommitRequest CorruptError DELETE Declarable DeliveryMode DisagreementError FencedError Field FileRef Files GETS_NEW_ROWS
 IncompatibleError Misfits NotFoundError PARTITION Position Prepared READERS Reading RecentTexts RowType Sink SinkKind SinkSlot Source Staged Stager
 StateflowError Store TaskWriter UPSERT UnavailableError UpsertOptions UsageError arrow_type as_json as_of_today canonical check_as_json check_connection check_reader_options check_upsert columns_to_read
-create_once fields_of first_duplicate for_reading former_names hidden inside_of is_secret names_of
+create_once fields_of first_duplicate for_reading former_names from_json hidden inside_of is_secret names_of
 open_store parts_of_schema properties_of quoted require_columns required row_type staged_schema suggestion task_error text_in_sql trying_again upsert_kind value_as_json
 """
 

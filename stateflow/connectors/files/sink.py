@@ -23,6 +23,7 @@ from stateflow.connectors import (
     as_json,
     canonical,
     check_as_json,
+    from_json,
     open_store,
 )
 from stateflow.connectors.files.kind import APPEND, credentials
@@ -98,6 +99,10 @@ class FilesAppend(Sink):
             return {"columns": prepared.payload["columns"], "added": added, "removed": []}
 
         return _committed(log, request, change)[0]
+
+    @classmethod
+    def put_out(cls, prepared: Prepared) -> str:
+        return from_json("line", prepared.payload["columns"]) if prepared.payload["format"] == "json" else ""
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:

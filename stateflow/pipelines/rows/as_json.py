@@ -29,6 +29,13 @@ def value_as_json(nested: str) -> str:
     return f"to_json({nested}, map({options}))"
 
 
+def from_json(text: str, columns: Iterable[tuple[str, str]]) -> str:
+    """An expression for the struct of these columns, by names and types, that `as_json` has written as `text`."""
+    schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+    options = ", ".join(f"'{name}', {text_in_sql(value)}" for name, value in _OPTIONS.items())
+    return f"from_json({text}, {text_in_sql(schema)}, map({options}))"
+
+
 def check_as_json(what: str, columns: Iterable[tuple[str, str]]) -> None:
     """IncompatibleError for a column, by name and type, with maps whose keys Spark would write as nobody reads them: bytes as the name
     of a Java object, a date as a number."""

@@ -125,6 +125,12 @@ class Sink(ABC):
         return {}
 
     @classmethod
+    def put_out(cls, prepared: Prepared) -> str:
+        """An expression over staged rows for the struct that the pipeline put out, for a replay that compares them; empty where they are
+        staged as they were put out."""
+        return ""
+
+    @classmethod
     def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
         """Prepares that the output goes back to what it had at `last_slot`. `prepared` is the newest of the sink. The record has
         it under the name `declared.rewound_as`, by which `commit_rewind` is found."""

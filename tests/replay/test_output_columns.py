@@ -1,0 +1,88 @@
+"""Replays beside outputs whose sinks stage other columns than the pipeline puts out: what differs is seen, or said to be unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import stateflow as sf
+from stateflow.connectors import Sink
+from stateflow.connectors.files.sink import FilesAppend
+from stateflow.replay.comparison import ReplayReport
+from tests.spark.pipelines import Workbench
+
+
+@dataclass
+class Order:
+    id: int
+    amount: float
+
+
+@dataclass
+class Priced:
+    id: int
+    amount: float
+    at: datetime
+    exact: Decimal
+    tags: list[str]
+    note: str | None
+    raw: bytes
+
+
+def pipeline(bench: Workbench, factor: float = 1.0, least: float = 0.0) -> sf.Pipeline:
+    def priced(orders: DataFrame) -> DataFrame:
+        columns = (
+            "id",
+            f"cast(amount * {factor} as double) as amount",
+            "timestamp_micros(1750000000123456 + id) as at",
+            "cast(id as decimal(38,18)) as exact",
+            "array('a\"b', string(id)) as tags",
+            "if(id = 1, null, 'two lines\\n') as note",
+            "unhex('00ff') as raw",
+        )
+        return orders.where(F.col("amount") > least).selectExpr(*columns)
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", sf.files(str(bench.folder / "orders"), "json"), Order)
+        out = rows.transform(priced, Priced)
+        for form in ("json", "parquet"):
+            out.append(form, sf.files(str(bench.folder / form), form))
+
+    return orders
+
+
+@pytest.mark.slow
+def test_rows_of_json_are_compared_with_what_the_code_puts_out_now(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    bench.rows("orders", [Order(id, float(id)) for id in range(5)])
+    bench.run(pipeline(bench))
+    last = bench.records("orders")[-1].slot
+
+    def replayed(**changed: float) -> ReplayReport:
+        return bench.job("orders").replay(pipeline(bench, **changed), last, options=bench.options())
+
+    same = replayed()
+    assert same.is_same, same.document()
+    assert {uid: (sink.before, sink.after) for uid, sink in same.sinks.items()} == {
+        "json": (4, 4),
+        "parquet": (4, 4),
+    }
+    for changed, counts in (({"factor": 7.0}, {"gone": 4, "new": 4}), ({"least": 2.0}, {"gone": 2})):
+        other = replayed(**changed)
+        assert {uid: sink.counts for uid, sink in other.sinks.items()} == {"json": counts, "parquet": counts}
+        assert other.excess(0.0)
+    # As of a sink of messages, whose columns have nothing in common with those of its output.
+    monkeypatch.setattr(FilesAppend, "put_out", Sink.put_out)
+    unknown = replayed(factor=7.0)
+    assert "other columns (line)" in unknown.uncompared[0]
+    assert unknown.sinks["parquet"].counts == {"gone": 4, "new": 4}
+    assert "can no longer be compared" in unknown.excess(1.0)
