@@ -76,7 +76,10 @@ def newest_batches(log: Log, count: int) -> NewestBatches:
             taken.append(step.record.slot)
         if len(taken) == count:
             return NewestBatches(taken[-1], taken[0])
-    gone = earliest and f"{_gone_before(earliest)}; the options retained_checkpoints and retention keep more, but nothing from before an erasure"
+    gone = (
+        earliest
+        and f"{_gone_before(earliest)}; the options retained_checkpoints and retention keep more, but nothing from before an erasure"
+    )
     why = edit or gone or f"job {log.job!r} has no more"
     if not taken:
         raise NotFoundError(f"no batch of job {log.job!r} can be run again: {why}")
