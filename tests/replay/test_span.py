@@ -102,7 +102,7 @@ def test_fewer_newest_batches_say_what_is_in_the_way() -> None:
         5,
         6,
         "2 batches instead of 3 can be run again: record 3, from which 4 goes on, is no longer kept; the options retained_checkpoints "
-        "and retention keep more",
+        "and retention keep more, but nothing from before an erasure",
     )
     restored = _log((1, "checkpoint", None), (2, "restore", 1), (3, "checkpoint", 2), (4, "fence", 3))
     assert newest_batches(restored, 2) == NewestBatches(
