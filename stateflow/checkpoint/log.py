@@ -16,7 +16,16 @@ import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
-from stateflow.format.records import EpochClaim, JobIdentity, Outcome, Prepared, Record, ShownState, decode
+from stateflow.format.records import (
+    EpochClaim,
+    JobIdentity,
+    Outcome,
+    Prepared,
+    Record,
+    ShownState,
+    Spans,
+    decode,
+)
 from stateflow.format.references import as_read
 from stateflow.storage.store import Entry, Store
 from stateflow.storage.transfer import at_distance
@@ -174,12 +183,12 @@ class Log:
         return dict(outcome.late) if outcome else {}
 
     @property
-    def lacks(self) -> dict[str, tuple[tuple[int, int], ...]]:
+    def lacks(self) -> dict[str, Spans]:
         """By sink uid: the slots whose output a way back has taken out of it."""
         outcome = self._last_outcome
         return dict(outcome.lacks) if outcome else {}
 
-    def lacked_at(self, slot: int) -> dict[str, tuple[tuple[int, int], ...]] | None:
+    def lacked_at(self, slot: int) -> dict[str, Spans] | None:
         """The same behind a slot; None where its record is gone."""
         if slot == 0:
             return {}

@@ -6,7 +6,7 @@ done by another run first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateflow.checkpoint.log import Log
@@ -109,49 +109,3 @@ def late_after(
         if outcome == "abandoned":
             late[uid] = (*late.get(uid, ()), record.slot)
     return late
-
-
-Spans = tuple[tuple[int, int], ...]
-"""First and last slots."""
-
-
-def newest_rows(has: int, lacks: Spans) -> int:
-    """The slot of the newest rows that an output has, of which `has` is the last slot: behind a way back that to which it went."""
-    return next((first - 1 for first, last in lacks if last == has - 1), has)
-
-
-def without(spans: Spans, others: Spans) -> Spans:
-    """The slots of these spans that are in none of the others."""
-    for first, last in others:
-        spans = tuple(
-            piece
-            for one, end in spans
-            for piece in ((one, min(end, first - 1)), (max(one, last + 1), end))
-            if piece[0] <= piece[1]
-        )
-    return spans
-
-
-def lacks_after(
-    record: Record,
-    outcomes: Mapping[str, str],
-    before: Mapping[str, Spans],
-    at: Callable[[int], Mapping[str, Spans] | None],
-) -> dict[str, Spans]:
-    """By sink uid: the slots whose output a way back has taken out of it, after `record` ended with `outcomes`.
-
-    `at` gives what sinks lacked behind a slot; None where nobody knows that any more.
-    """
-    lacks = dict(before)
-    for uid, prepared in record.sinks.items():
-        to = prepared.back_to
-        if to is None or outcomes[uid] not in DELIVERED:
-            continue
-        # Between that slot and the snapshot's nothing has changed of it. Where nobody knows what it lacked by then, it may lack it all.
-        then = at(to)
-        if then is None and record.based_on:
-            then = at(record.based_on)
-        lacked = (before if then is None else then).get(uid, ())
-        taken = (to + 1, record.slot - 1)
-        lacks[uid] = (*lacked, *([taken] if to + 1 < record.slot else []))
-    return {uid: spans for uid, spans in lacks.items() if spans}

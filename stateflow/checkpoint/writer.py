@@ -12,8 +12,9 @@ import msgspec
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.feeds import shown_after
+from stateflow.checkpoint.lacks import lacks_after
 from stateflow.checkpoint.log import BodyCache, Log, SlotContent, assemble, read_epochs
-from stateflow.checkpoint.recovery import commits_after, continued, lacks_after, late_after, link_to
+from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import Retention, announced_by
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout

@@ -420,6 +420,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return total_size(ref for operator in self.operators.values() for ref in operator.files)
 
 
+Spans = tuple[tuple[Count, Count], ...]
+"""First and last slots."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of `_metadata`: what became of a record in every sink. Its existence makes the record complete."""
 
@@ -437,7 +441,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Per sink uid the highest slot whose output it has: the next record's `prev`."""
     late: dict[str, tuple[Count, ...]] = {}
     """Per sink uid the abandoned slots that may have arrived since: the next record's `late`. Not rows behind the watermark."""
-    lacks: dict[str, tuple[tuple[Count, Count], ...]] = {}
+    lacks: dict[str, Spans] = {}
     """Per sink uid the spans of slots, first and last, whose output a way back has taken out of it."""
     feeds: tuple[ShownState, ...] = ()
     """What the tables of all feeds show."""

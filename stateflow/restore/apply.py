@@ -359,7 +359,6 @@ class RestoreRun:
         known = {sink.uid for sink in self.flow.sinks}
         rewinds = {}
         for uid in sorted(sink.uid for sink in self.plan.sinks if sink.action == "rewinds"):
-            back_to = self.origin.last_commits.get(uid)
             at = SinkSlot(
                 writer.job,
                 self.job.name,
@@ -370,7 +369,7 @@ class RestoreRun:
                 prev=writer.last_commits.get(uid),
             )
             try:
-                rewinds[uid] = prepare_rewind(self.spark, newest[uid], at, back_to)
+                rewinds[uid] = prepare_rewind(self.spark, newest[uid], at, self.origin.last_commits.get(uid))
             except StateflowError as error:
                 if uid in known:
                     raise

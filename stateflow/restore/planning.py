@@ -15,8 +15,8 @@ import msgspec
 from stateflow.checkpoint.claim import living_epochs
 from stateflow.checkpoint.deletion import is_deleted
 from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.lacks import missing, newest_rows
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.recovery import newest_rows, without
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import history
 from stateflow.compatibility.flows import compare, other_uid
@@ -358,14 +358,9 @@ def _refuse_taken_out(
     """IncompatibleError where the snapshot counts rows as delivered that a way back has taken out of an output since: they would be missing."""
     if had is None or not log.lacks.get(sink):
         return
-    then = log.lacked_at(origin.record.slot)
-    lacks = log.lacks.get(sink, ())
-    if then is None:
-        # What was out before the snapshot was so at the snapshot.
-        lost, newest = tuple(span for span in lacks if span[1] >= origin.record.slot), had
-    else:
-        lost, newest = without(lacks, then.get(sink, ())), newest_rows(had, then.get(sink, ()))
-    lost = tuple((first, min(last, newest)) for first, last in lost if first <= newest)
+    slot = origin.record.slot
+    then = log.lacked_at(slot)
+    lost = missing(log.lacks[sink], None if then is None else then.get(sink, ()), had=had, snapshot=slot)
     if not lost:
         return
     first, last = min(span[0] for span in lost), max(span[1] for span in lost)

@@ -42,7 +42,6 @@ from stateflow.spark.inputs.alignment import nothing_waits
 from stateflow.spark.inputs.observations import Observation, check_times, less, observations
 from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames
 from stateflow.spark.inputs.output_watch import OutputWatch
-from stateflow.spark.inputs.reread import is_before_first_batch
 from stateflow.spark.inputs.seeding import refuse_patterns
 from stateflow.spark.inputs.watermark import advanced, holder_of
 from stateflow.spark.own_files import with_own_files
@@ -341,7 +340,7 @@ class BatchLoop:
             input_free=input_free,
             record_at=lambda slot: writer.log.member(slot),
             again=self._failed_tries > 0,
-            of_this_run=not is_before_first_batch(parent, self.storage.epoch),
+            live=True,
         )
         return Batch(attempt, frames)
 

@@ -83,6 +83,14 @@ def ids(catalog: Catalog) -> list[int]:
     return sorted(row["id"] for row in rows_of(catalog, "shop.orders"))
 
 
+def rolled_back(catalog: Catalog) -> tuple[Table, int]:
+    """The table, back behind the second of its two snapshots, and that one."""
+    table = catalog.load_table("shop.orders")
+    first, second = (snapshot.snapshot_id for snapshot in table.snapshots())
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    return table.refresh(), second
+
+
 # --- two runs that both believe to be the newest
 
 
@@ -319,9 +327,7 @@ def test_a_table_that_somebody_rolled_back_is_refused_until_it_is_brought_forwar
     sink = sink_of(log)
     deliver(log, sink, 1)
     deliver(log, sink, 2)
-    table = catalog.load_table("shop.orders")
-    first, second = (snapshot.snapshot_id for snapshot in table.snapshots())
-    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    table, second = rolled_back(catalog)
     with refused(DisagreementError, "rolled", "back behind slot 2", f"set_current_snapshot({second})"):
         log.prepare(sink, frame(log, 3))
     log.slot -= 1
@@ -334,9 +340,7 @@ def test_what_others_wrote_after_a_rollback_is_named_before_it_goes(catalog: Cat
     sink = sink_of(log)
     deliver(log, sink, 1)
     deliver(log, sink, 2)
-    table = catalog.load_table("shop.orders")
-    first, second = (snapshot.snapshot_id for snapshot in table.snapshots())
-    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    table, second = rolled_back(catalog)
     table.refresh().append(pa.table({"id": [100], "item": ["other"]}))
     others = table.refresh().current_snapshot()
     assert others is not None
@@ -381,9 +385,7 @@ def test_a_rollback_between_decision_and_commit_is_not_written_over(catalog: Cat
     deliver(log, sink, 1)
     deliver(log, sink, 2)
     prepared = log.prepare(sink, frame(log, 3))
-    table = catalog.load_table("shop.orders")
-    first, second = (snapshot.snapshot_id for snapshot in table.snapshots())
-    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    table, second = rolled_back(catalog)
     with refused(DisagreementError, "behind slot 2", f"set_current_snapshot({second})", "abandon orders 3"):
         log.commit(prepared)
     table.refresh().manage_snapshots().set_current_snapshot(second).commit()

@@ -64,6 +64,12 @@ def table(database: Server, what: str = "id, v", name: str = "shop.t") -> list[t
     return database.run(f"SELECT {what} FROM {name} ORDER BY 1, 2")
 
 
+def follow(database: Server, refusal: pytest.ExceptionInfo[Exception], end: str) -> None:
+    """Runs the statement that a refusal advises."""
+    said = str(refusal.value)
+    database.run(said[said.index("UPDATE") : said.index(end)])
+
+
 def test_rows_of_each_slot_come_once_however_often_they_are_committed(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, create=True)
     first = log.prepare(sink, rows(log, PAIR, (1, "a"), (2, None)))
@@ -381,8 +387,7 @@ def test_a_table_that_was_made_anew_is_refused_with_the_statement_that_accepts_i
     sink = opened(log, PAIR, create=True)
     with refused(DisagreementError, "was made anew since slot") as caught:
         log.prepare(sink, rows(log, PAIR, (2, "b")))
-    said = str(caught.value)
-    database.run(said[said.index("UPDATE") : said.index("; or give it")])
+    follow(database, caught, "; or give it")
     log.slot -= 1
     assert log.deliver(sink, rows(log, PAIR, (2, "b"))) == "committed"
     assert table(database) == [(2, "b")]
@@ -398,8 +403,7 @@ def test_a_waiting_record_goes_into_a_table_that_somebody_has_accepted(
     database.run("CREATE TABLE shop.t AS TABLE shop.old")
     with refused(DisagreementError, "was made anew since slot") as caught:
         log.commit(waiting)
-    said = str(caught.value)
-    database.run(said[said.index("UPDATE") : said.index("; or give it")])
+    follow(database, caught, "; or give it")
     assert log.commit(waiting) == "committed"
     assert table(database) == [(1, "a"), (2, "b")]
 
@@ -412,8 +416,7 @@ def test_a_table_that_was_put_back_together_with_the_job_goes_on(log: SinkLog, d
     database.run("UPDATE shop.stateflow_slots SET slot = 1, mark = 0")
     with refused(DisagreementError, "if it is right as it was at slot 1", "restore the job") as caught:
         log.prepare(sink, rows(log, PAIR, (3, "c")))
-    said = str(caught.value)
-    database.run(said[said.index("UPDATE") : said.index(", or give")])
+    follow(database, caught, ", or give")
     log.slot -= 1
     log.deliver(sink, rows(log, PAIR, (3, "c")))
     assert table(database) == [(1, "a"), (3, "c")]

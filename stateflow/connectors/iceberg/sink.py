@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
@@ -75,6 +75,13 @@ class RecordedTable:
     """Ids and names of the columns that are written."""
 
     @classmethod
+    def made(cls, target: IcebergTable, table: Table, columns: Schema) -> RecordedTable:
+        """The table as it is, to which these columns are written."""
+        written = [[field.field_id, field.name] for field in columns.fields]
+        metadata = table.metadata
+        return cls(target.catalog, target.name, str(metadata.table_uuid), metadata.default_spec_id, written)
+
+    @classmethod
     def of(cls, prepared: Prepared) -> RecordedTable:
         return cls(*(prepared.payload[name] for name in cls.__dataclass_fields__))
 
@@ -136,8 +143,7 @@ class IcebergAppend(Sink):
                 f"{target.table} cannot go back for {at}: {refused}; restore without --rewind-sinks, into a new table and a new sink uid"
             )
         # No file is added: the partitions and columns are those of the table as it is.
-        columns = [[field.field_id, field.name] for field in table.schema().fields]
-        as_it_is = replace(target, spec=metadata.default_spec_id, columns=columns)
+        as_it_is = RecordedTable.made(target.table, table, table.schema())
         payload = {**as_it_is.payload(), "back_to": last_slot}
         return Prepared(kind=cls.declared.rewound_as, target=prepared.target, payload=payload)
 
@@ -160,11 +166,7 @@ class IcebergAppend(Sink):
         rows: int,
         files: tuple[FileRef, ...] = (),
     ) -> Prepared:
-        metadata = table.metadata
-        written = [[field.field_id, field.name] for field in columns.fields]
-        target = RecordedTable(
-            self.target.catalog, self.target.name, str(metadata.table_uuid), metadata.default_spec_id, written
-        )
+        target = RecordedTable.made(self.target, table, columns)
         return Prepared(
             kind=self.declared.name,
             target=self.target.place,

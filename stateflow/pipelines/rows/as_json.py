@@ -25,15 +25,18 @@ def as_json(columns: Sequence[str]) -> str:
 
 def value_as_json(nested: str) -> str:
     """An expression for a struct, an array or a map."""
-    options = ", ".join(f"'{name}', {text_in_sql(value)}" for name, value in _OPTIONS.items())
-    return f"to_json({nested}, map({options}))"
+    return f"to_json({nested}, {_options()})"
 
 
 def from_json(text: str, columns: Iterable[tuple[str, str]]) -> str:
     """An expression for the struct of these columns, by names and types, that `as_json` has written as `text`."""
     schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+    return f"from_json({text}, {text_in_sql(schema)}, {_options()})"
+
+
+def _options() -> str:
     options = ", ".join(f"'{name}', {text_in_sql(value)}" for name, value in _OPTIONS.items())
-    return f"from_json({text}, {text_in_sql(schema)}, map({options}))"
+    return f"map({options})"
 
 
 def check_as_json(what: str, columns: Iterable[tuple[str, str]]) -> None:

@@ -71,13 +71,18 @@ class BatchAttempt:
     """The record of a slot, as long as the log has it."""
     again: bool = False
     """Whether an attempt at this batch has failed."""
-    of_this_run: bool = False
-    """Whether this run has made `parent`, so that it has states just as today's code declares them."""
+    live: bool = False
+    """Whether this process is the run of the batch's epoch. A replay repeats one of the past, perhaps with other code."""
 
     @property
     def begins(self) -> bool:
         """True for a run's first batch."""
         return is_before_first_batch(self.parent, self.storage.epoch)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this run has made `parent`, so that it has states just as today's code declares them."""
+        return self.live and not self.begins
 
     def before(self, node: KeyedNode) -> OperatorState | None:
         """The operator's state as the newest record has it."""

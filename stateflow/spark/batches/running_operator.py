@@ -266,7 +266,7 @@ def begun(attempt: BatchAttempt, node: KeyedNode, inputs: list[KeyedInput]) -> R
 def _states(attempt: BatchAttempt, node: KeyedNode) -> tuple[dict[str, StateSchema], int]:
     """Every state with its id, and the next free id."""
     before = attempt.before(node)
-    if before is not None and attempt.of_this_run:
+    if before is not None and attempt.goes_on:
         return before.states, before.next_state_id
     return resolve_states(node, before, attempt.moment.slot)
 
@@ -277,7 +277,7 @@ def _shards(
     """The key groups of each subtask, and its shards."""
     before, settings = attempt.before(node), attempt.settings
     if before is not None:
-        return before.assignment, before.shards if attempt.of_this_run else begin_to_sweep(before, states)
+        return before.assignment, before.shards if attempt.goes_on else begin_to_sweep(before, states)
     assignment = first_assignment(node.uid, node.parallelism, settings.parallelism, settings.max_parallelism)
     if not node.has_key:
         return assignment, ((),) * len(assignment)
@@ -312,8 +312,7 @@ def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorList
 @cache
 def struct_of(ddl: str) -> StructType:
     """Columns as Spark has them. Its JVM reads the text, so each is asked for once a run."""
-    schema: Any = StructType.fromDDL(ddl)
-    return cast("StructType", schema)
+    return cast("StructType", StructType.fromDDL(ddl))
 
 
 def _arrow(rows: RowType) -> Any:
