@@ -122,6 +122,8 @@ def replaced(node: KeyedNode, before: OperatorState) -> str:
     if refusal := _two_of_one(node, before):
         return refusal
     gone, new = _gone(node, before), _new(node, before)
+    if refusal := _reused_name(node, before, gone):
+        return refusal
     if not gone or not new:
         return ""
     if kept := next((name for name in gone if name in new), ""):
@@ -151,6 +153,20 @@ def _two_of_one(node: KeyedNode, before: OperatorState) -> str:
             return (
                 f"operator {node.uid!r}: state {name!r} goes by the names of several states of the checkpoint, {_names(found)}, and can go on from one: "
                 f"leave it that alias alone; then, if the values of another one may go, {let_go(node, found[-1])}"
+            )
+    return ""
+
+
+def _reused_name(node: KeyedNode, before: OperatorState, gone: Iterable[str]) -> str:
+    """Code of before two releases: one renamed the state, and one gave its name to another."""
+    found = {*recorded_names(node, before).values(), *element_names(node, before).values()}
+    for old in gone:
+        former = (before.states[old] if old in before.states else before.operator_states[old]).former
+        if name := next((each for each in former if each in found), ""):
+            return (
+                f"operator {node.uid!r}: state {old!r} of the checkpoint was called {name!r} in an earlier release, and is not declared, while its "
+                f"{name!r} is another state: code of before the renaming would take that one for its own, and needs a checkpoint of its own release, "
+                f"or {old!r} as the name of its state; if the code is newer, and the values of {old!r} may go, {let_go(node, old)}"
             )
     return ""
 

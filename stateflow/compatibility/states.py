@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from stateflow.errors import IncompatibleError, StateflowError
+from stateflow.errors import CorruptError, IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import (
     OPTION_INPUTS,
@@ -16,10 +16,11 @@ from stateflow.format.records import (
     OPTION_ROWS,
     OperatorListState,
     OperatorState,
+    SchemaVersion,
     Shard,
     StateSchema,
 )
-from stateflow.format.state_names import found_names, names_in
+from stateflow.format.state_names import former_names, found_names, names_in
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.graph import KeyedNode, origin
 from stateflow.pipelines.ready.fixed_options import duration
@@ -28,7 +29,8 @@ from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.evolution.decision import RefusedError
 from stateflow.state.values.evolution.declared_types import RULES, Change, DeclaredType, evolved, readers
-from stateflow.state.values.evolution.evolved_columns import columns_evolution, exchanged_columns
+from stateflow.state.values.evolution.evolved_columns import columns_evolution
+from stateflow.state.values.evolution.renamed_back import refuse_renamed_back
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
@@ -284,6 +286,8 @@ def compared_states(
             )
             if change is not None:
                 changes[name] = change
+        if old is not None and old.id == schema.id:
+            schema = msgspec.structs.replace(schema, former=former_names(name, names[name], old.former))
         resolved[name] = indexed = with_index(schema, old, next_id)
         next_id += indexed.expiry_index == next_id
     # States that the code no longer declares keep their entries: they come back with their declaration, but for exact counts.
@@ -339,7 +343,7 @@ def _evolved(
         return old, None
     declared = state_type(node, name, now)
     try:
-        _refuse_renamed_back(old, now)
+        refuse_renamed_back(old, declared)
         return evolved(old, declared, slot)
     except RefusedError as refusal:
         if old.value == now:
@@ -356,33 +360,29 @@ def _evolved(
         raise newer from None
 
 
-def _refuse_renamed_back(old: StateSchema, now: str) -> None:
-    """An earlier release does not know the new names of its columns: it would take the renamed ones for gone, and its own for
-    new."""
-    if old.kind != "columns" or old.value == now or all(version.value != now for version in old.versions):
-        return
-    gone, new = exchanged_columns(old.value, now)
-    if gone and new:
-        raise RefusedError(
-            f"the values of {', '.join(new)} are under other names since ({', '.join(gone)}), and would be lost"
-        )
-
-
 def _unreadable_since(old: StateSchema, declared: DeclaredType) -> int:
     """The first record that has values which this code cannot read. The state once had this code's type."""
     types = sorted(old.versions, key=lambda version: version.slot)
     since = old.since
     for at in reversed(range(len(types))):
-        if types[at].value == declared.schema or all(_reads(declared, old, v.value) for v in types[: at + 1]):
+        if types[at].value == declared.schema or all(
+            _reads(declared, old, types[: n + 1]) for n in range(at + 1)
+        ):
             break
         since = types[at].slot
     return since
 
 
-def _reads(declared: DeclaredType, old: StateSchema, value: str) -> bool:
+def _reads(declared: DeclaredType, state: StateSchema, types: Sequence[SchemaVersion]) -> bool:
+    """Whether code reads the last of these types, which follow each other."""
+    last = types[-1]
+    then = StateSchema(
+        id=0, kind=state.kind, value=last.value, version=last.number, versions=tuple(types[:-1])
+    )
     try:
-        evolved(StateSchema(id=0, kind=old.kind, value=value), declared, 0)
-    except RefusedError:
+        refuse_renamed_back(then, declared)
+        evolved(StateSchema(id=0, kind=state.kind, value=last.value), declared, 0)
+    except (RefusedError, CorruptError):
         return False
     return True
 

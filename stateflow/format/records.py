@@ -188,6 +188,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The types of its namespaces; empty: it has none."""
     many: bool = False
     """Of kind `timer`: a key may have many times."""
+    former: tuple[str, ...] = ()
+    """Names that earlier releases gave it, also those whose alias the code has dropped."""
 
     @property
     def evolved(self) -> bool:
@@ -244,6 +246,8 @@ class OperatorListState(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Literal["list", "union", "broadcast"]
     schema: str
     parts: tuple[tuple[bytes, ...], ...]
+    former: tuple[str, ...] = ()
+    """As in `StateSchema`."""
 
 
 class PartitionTime(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -32,6 +32,11 @@ def found_names(declared: Mapping[str, tuple[str, ...]], recorded: Collection[st
     return names
 
 
+def former_names(name: str, recorded_as: str, former: Collection[str]) -> tuple[str, ...]:
+    """All earlier names of a state that is called `name` now and `recorded_as` in the record before, which knows the `former` ones."""
+    return tuple(each for each in dict.fromkeys((*former, recorded_as)) if each != name)
+
+
 def names_along(records: Sequence[States], state: str) -> list[str | None]:
     """What a state of the first of these records is called in each of them; None where it is not. Neighbours in time are compared, since
     an alias may name the last name only, or be gone by now."""

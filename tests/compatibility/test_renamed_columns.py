@@ -204,6 +204,21 @@ class PlainWider(PlainRenamed):
     channel: str = "web"
 
 
+@dataclass
+class PlainAgain:
+    shop: int
+    revenue: Annotated[int, sf.field(aliases=["takings"])]
+    ts: datetime
+
+
+@dataclass
+class PlainReused:
+    shop: int
+    takings: int
+    revenue: int
+    ts: datetime
+
+
 PLAIN: dict[str, Callable[[Any], Any]] = {
     "latest": lambda s: s.key_by("shop").latest("op"),
     "top": lambda s: s.key_by("shop").top("op", 2, by="-ts"),
@@ -227,11 +242,16 @@ def test_the_release_before_a_rename_does_not_take_the_values_for_gone(operator:
     renamed = of(PlainRenamed, first)
     renamed.rows(PlainRenamed(2, 7, at(2)))
     message = (
-        r"the values of row_revenue are under other names since \(row_takings\), and would be lost\)"
-        ".*restore a checkpoint below"
+        "row_revenue is called row_takings since.*its name of today as an alias.*restore a checkpoint below"
     )
     with pytest.raises(IncompatibleError, match=message):
         of(Plain, renamed)
+    of(PlainAgain, renamed)
+    reused = of(PlainReused, renamed)
+    reused.rows(PlainReused(4, 7, 8, at(2)))
+    for rows in (Plain, PlainAgain):
+        with pytest.raises(IncompatibleError, match="row_revenue is called row_takings since"):
+            of(rows, reused)
     # A release that adds a column and the one before it can follow each other.
     wider = of(PlainWider, renamed)
     wider.rows(PlainWider(3, 7, at(2)))

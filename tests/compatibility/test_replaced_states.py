@@ -11,9 +11,10 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import check_flow, compare
-from stateflow.compatibility.states import resolve_states
+from stateflow.compatibility.states import element_names, resolve_states
 from stateflow.errors import UsageError
-from stateflow.format.records import OperatorListState
+from stateflow.format.records import OperatorListState, OperatorState
+from stateflow.format.state_names import former_names
 from tests.compatibility.test_compatibility import flow, process, record_of, state_of
 
 SEEN = {"total": sf.ValueState(float), "seen": sf.ListState(int)}
@@ -239,3 +240,55 @@ def test_two_states_of_the_record_do_not_become_one(
         gone = state_of(process(c=sf.ValueState(int, aliases=["b"]), forgets=("a",)), before.operators["op"])
         both = process(c=sf.ValueState(int, aliases=["b", "a"]))
         assert compare(flow(both), "job", record_of(op=gone)).compatible
+
+
+REUSED: dict[str, Callable[..., Any]] = {
+    "of a key": lambda **options: sf.ValueState(float, **options),
+    "of a subtask": lambda **options: sf.OperatorListState(float, **options),
+}
+
+
+def through(*releases: Any) -> OperatorState:
+    """What a job has recorded after runs with each of these releases."""
+    before = None
+    for process_type in releases:
+        before = recorded_after(process_type, before)
+    assert before is not None
+    return before
+
+
+def recorded_after(process_type: Any, before: OperatorState | None) -> OperatorState:
+    elements = before.operator_states if before is not None else {}
+    names = element_names(flow(process_type).operators[0], before) if before is not None else {}
+    states = {
+        name: OperatorListState(
+            "list",
+            "float",
+            ((b"x",),),
+            former_names(name, names[name], elements[names[name]].former) if name in names else (),
+        )
+        for name in process_type.declarations().operator
+    }
+    return msgspec.structs.replace(state_of(process_type, before), operator_states=states)
+
+
+@pytest.mark.parametrize("kind", REUSED)
+@pytest.mark.parametrize("more", [0, 2])
+def test_code_of_before_a_renaming_does_not_take_the_state_that_has_the_old_name_now(
+    kind: str, more: int
+) -> None:
+    made = REUSED[kind]
+    again = process(money=made(), total=made())
+    before = record_of(
+        op=through(process(total=made()), process(money=made(aliases=["total"])), again, *[again] * more)
+    )
+    said = refusal(process(total=made()), before)
+    assert "'money'" in said
+    assert compare(flow(process(money=made())), "job", before).compatible
+    forgets = re.search(r"write forgets = (\(.*?,\)) in class Made", said)
+    assert forgets is not None
+    assert compare(flow(process(total=made(), forgets=eval(forgets[1]))), "job", before).compatible
+    # The release that reused the name goes on, and the first one does from its own checkpoint.
+    assert compare(flow(again), "job", before).compatible
+    own = record_of(op=through(process(total=made())))
+    assert compare(flow(process(total=made())), "job", own).compatible

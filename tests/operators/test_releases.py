@@ -156,6 +156,84 @@ def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Release
             check_flow(flow, releases.record, checkpoints=kept)
 
 
+def counted(**fields: Any) -> Any:
+    """A class `Seen` of these fields: each has a default, and perhaps an alias."""
+    return make_dataclass(
+        "Seen",
+        [
+            (name, Annotated[int, sf.field(aliases=[alias])] if alias else int, field(default=0))
+            for name, alias in fields.items()
+        ],
+    )
+
+
+def basket(seen: Any) -> Any:
+    return make_dataclass("Basket", [("seen", seen), ("lines", list[seen])])
+
+
+FORMS: dict[str, tuple[Any, Any, Any]] = {
+    "itself": (lambda seen: seen, lambda made, seen: seen, lambda value: value),
+    "nested": (
+        basket,
+        lambda made, seen: made(seen, [seen]),
+        lambda value: value.lines[0] if value.lines == [value.seen] else None,
+    ),
+    "in a map": (
+        lambda seen: dict[str, seen],
+        lambda made, seen: {"x": seen},
+        lambda value: value["x"],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_code_of_before_a_renamed_field_does_not_begin_it_at_its_default(
+    releases: Releases, form: str
+) -> None:
+    wrap, put, get = FORMS[form]
+
+    def release(seen: Any, **options: Any) -> tuple[Any, Any, Any]:
+        made = wrap(seen)
+
+        def write(process: Any, key: int) -> None:
+            process.value.value = put(made, seen(key))
+
+        return (
+            process_of(value=sf.ValueState(made, **options)),
+            write,
+            lambda process, key: get(process.value.value),
+        )
+
+    first, write_first, _ = release(counted(sum=""))
+    renamed, write_renamed, _ = release(counted(total="sum"))
+    releases.run(first, {1: [write_first]})
+    releases.run(renamed, {2: [write_renamed]})
+    with refused(sf.IncompatibleError, "sum is called", "total since", "restore a checkpoint below 2"):
+        releases.run(first, {1: []})
+    # The next release of all: its field of the earlier name is another one.
+    of_the_second = releases.operator
+    releases.run(release(counted(total="", sum=""))[0], {1: []})
+    with refused(sf.IncompatibleError, "another field has the earlier name", "restore a checkpoint below 2"):
+        releases.run(first, {1: []})
+    releases.operator = of_the_second
+    seen = counted(sum="total")
+    again, _, read = release(seen)
+    assert releases.run(again, {1: [read], 2: [read]}) == [seen(1), seen(2)]
+
+
+def test_a_function_takes_code_back_over_a_renamed_field(releases: Releases) -> None:
+    old, new = counted(sum=""), counted(total="sum")
+    releases.run(process_of(value=sf.ValueState(old)), {1: [lambda p, k: setattr(p.value, "value", old(k))]})
+    releases.run(process_of(value=sf.ValueState(new)), {1: [lambda p, k: setattr(p.value, "value", new(7))]})
+
+    def back(value: new) -> old:  # type: ignore[valid-type]
+        return old(value.total)
+
+    back.__annotations__ = {"value": new, "return": old}
+    undone = process_of(value=sf.ValueState(old, migrate=back))
+    assert releases.run(undone, {1: [lambda p, k: p.value.value]}) == [old(7)]
+
+
 def setting(value: Any) -> Any:
     return {1: [lambda process, key: setattr(process.value, "value", value)]}
 

@@ -241,4 +241,19 @@ RULES: tuple[Rule, ...] = (
         "    if False:\n",
         "refusals/test_refusals.py",
     ),
+    rule(
+        "code of before a renaming does not begin the field at its default",
+        f"{_VALUES}evolution/renamed_back.py",
+        "    if not (renamed := _renamed([*way, back])):\n",
+        "    if True:\n",
+        "operators/test_releases.py",
+        "compatibility/test_renamed_columns.py",
+    ),
+    rule(
+        "a name that another state has got since is not the state's of before",
+        "compatibility/non_restored.py",
+        "        if name := next((each for each in former if each in found), \"\"):\n",
+        "        if name := \"\":\n",
+        "compatibility/test_replaced_states.py",
+    ),
 )

@@ -207,6 +207,58 @@ def test_a_release_changes_state_and_everything_goes_on(
     assert "SeenNow(orders=3, total=6.0" in last(bench, "told")[0]["text"]
 
 
+def adding(kept: dict[str, Any]) -> Any:
+    """A process class with these states, which counts in the first of each kind."""
+
+    def process(self: Any, key: int, rows: Any, ctx: sf.Context) -> Any:
+        value = getattr(self, next(iter(kept)))
+        value.value += len(list(rows))
+        yield key, str(value.value)
+
+    return type("Adding", (sf.KeyedProcess,), {**kept, "process": process})
+
+
+def test_a_release_of_before_a_renaming_does_not_take_another_state_of_the_old_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    by_value([pipelines])
+    bench = Workbench(spark, tmp_path)
+    out = sf.memory(f"{tmp_path.name}-reused")
+
+    def release(**states: Any) -> sf.Pipeline:
+        @sf.pipeline("reused")
+        def reused(flow: sf.Flow) -> None:
+            keyed = flow.source("orders", bench.source("orders", ORDER), Order).key_by("user")
+            keyed.process("op", adding(states), output="user long, text string").collect("out", out)
+
+        return reused
+
+    def value(**options: Any) -> Any:
+        return sf.ValueState(int, default=0, **options)
+
+    elements = sf.OperatorListState
+    for pipeline in (
+        release(total=value(), seen=elements(int)),
+        release(money=value(aliases=["total"]), met=elements(int, aliases=["seen"])),
+        release(money=value(), total=value(), met=elements(int), seen=elements(int)),
+    ):
+        feed(bench, 1)
+        bench.run(pipeline)
+    assert out.batches[-1][1] == [{"user": 1, "text": "3"}]
+    job = Job(str(bench.folder / "root"), "reused")
+    head = job.log().head
+    for old, kept in {
+        "total": release(total=value(), met=elements(int)),
+        "seen": release(money=value(), seen=elements(int)),
+    }.items():
+        feed(bench, 1)
+        with pytest.raises(sf.IncompatibleError, match=f"was called '{old}' in an earlier release"):
+            bench.run(kept)
+    assert job.log().head == head
+    bench.run(release(money=value(), met=elements(int)))
+    assert out.batches[-1][1] == [{"user": 1, "text": "5"}]
+
+
 @dataclass
 class PerUser:
     user: int

@@ -25,6 +25,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.records import OperatorListState, OperatorState, Shard, StateSchema
 from stateflow.format.scalars import BY_NAME
+from stateflow.format.state_names import former_names
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.combiner_choice import Combined, combines, measured
 from stateflow.operators.combining import combining_of
@@ -229,7 +230,7 @@ class RunningOperator:
             shards=tuple(ack.shards for ack in acks),
             states=self.states,
             next_state_id=self.next_id,
-            operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
+            operator_states={**_left_alone(node, before), **_operator_states(node, before, acks)},
             hosts=self.attempt.settings.placement.hosts_of([ack.attempt for ack in acks]),
             parallelism=node.parallelism,
             options=options_behind(node, before),
@@ -292,10 +293,13 @@ def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, Oper
     return {name: state for name, state in before.operator_states.items() if name not in gone}
 
 
-def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorListState]:
+def _operator_states(
+    node: KeyedNode, before: OperatorState | None, acks: list[Ack]
+) -> dict[str, OperatorListState]:
     if node.process_type is None:
         return {}
     out = {}
+    names = element_names(node, before) if before is not None else {}
     for name, declaration in node.process_type.declarations().operator.items():
         parts = tuple(ack.elements.get(name, ()) for ack in acks)
         if declaration.kind == "broadcast":
@@ -305,8 +309,15 @@ def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorList
             kind=declaration.kind,  # type: ignore[arg-type]
             schema=serializer_for(declaration.type).schema,
             parts=parts,
+            former=_former_names(before, names, name),
         )
     return out
+
+
+def _former_names(before: OperatorState | None, names: Mapping[str, str], name: str) -> tuple[str, ...]:
+    if before is None or name not in names:
+        return ()
+    return former_names(name, names[name], before.operator_states[names[name]].former)
 
 
 @cache

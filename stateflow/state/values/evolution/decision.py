@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stateflow.errors import StateTypeError
@@ -36,6 +36,8 @@ class Evolution:
     """Those of the changes that lose a part of stored values."""
     alike: tuple[str, ...] = ()
     """Changes of the text that mean the same type: the name of a class, the places of fields."""
+    sources: tuple[tuple[str, str | None], ...] = ()
+    """The paths of fields that had another one before, with that one; None with those that are new."""
 
 
 SAME = Evolution()
@@ -230,6 +232,7 @@ class _Comparison:
         before_now = {f.name for f in old.fields}, {f.name for f in new.fields}
         steps: list[_Step] = []
         notes: list[str] = []
+        moved_from: list[tuple[str, str | None]] = []
         for index, now in enumerate(new.fields):
             at = f"{path}.{now.name}" if path else now.name
             source = sources[index]
@@ -238,6 +241,7 @@ class _Comparison:
                 if not now.defaulted:
                     raise RefusedError(f"field {at} is new and has no default: give it one")
                 notes.append(f"field {at} is new")
+                moved_from.append((at, None))
                 continue
             before = old.fields[source]
             if before.defaulted and not now.defaulted:
@@ -246,6 +250,7 @@ class _Comparison:
                 )
             if before.name != now.name:
                 notes.append(f"field {at} was {before.name}")
+                moved_from.append((at, _joined(path, before.name)))
             steps.append(self.step(before, now, source, index, at))
         kept = [source for source in sources if source is not None]
         moved = kept != sorted(kept)
@@ -255,9 +260,10 @@ class _Comparison:
             *_renamed("class", old.name, new.name, path),
             *(_note(path, s) for s in _rewritten(steps, moved)),
         ]
-        found = _together(
-            [*parts, Evolution(changes=(*notes, *gone), losses=tuple(gone), alike=tuple(alike))], None
+        own = Evolution(
+            changes=(*notes, *gone), losses=tuple(gone), alike=tuple(alike), sources=tuple(moved_from)
         )
+        found = _together([*parts, own], None)
         if old.by_position:
             _check_positions(old, new, sources, path)
             convert = _by_position(steps, bool(gone))
@@ -266,7 +272,7 @@ class _Comparison:
             convert = _by_name(steps, bool(gone))
             direct = all(step.before == step.now for step in steps)
         direct = direct and found.direct and not any(step.drops_none for step in steps)
-        return Evolution(convert, direct, found.changes, found.losses, found.alike)
+        return replace(found, convert=convert, direct=direct)
 
     def step(self, before: text.FieldText, now: text.FieldText, source: int, target: int, at: str) -> _Step:
         drops = (
@@ -410,7 +416,7 @@ def _late(made: Sequence[Evolution], value: Any) -> Any:
 
 def _mapped(item: Evolution, over: Callable[[Convert], Convert]) -> Evolution:
     convert = None if item.convert is None else over(item.convert)
-    return Evolution(convert, item.direct, item.changes, item.losses, item.alike)
+    return replace(item, convert=convert)
 
 
 def _pairs(convert: Convert) -> Convert:
@@ -438,11 +444,12 @@ def _together(parts: Iterable[Evolution], convert: Convert | None) -> Evolution:
         tuple(change for part in parts for change in part.changes),
         tuple(loss for part in parts for loss in part.losses),
         tuple(one for part in parts for one in part.alike),
+        tuple(each for part in parts for each in part.sources),
     )
 
 
 def _with(found: Evolution, change: str) -> Evolution:
-    return Evolution(found.convert, found.direct, (*found.changes, change), found.losses, found.alike)
+    return replace(found, changes=(*found.changes, change))
 
 
 def _changed(path: str, what: str) -> Evolution:

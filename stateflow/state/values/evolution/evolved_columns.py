@@ -51,13 +51,8 @@ def columns_evolution(
             changes.append(f"column {name}: {before[source]} becomes {now[name]}")
     places = [list(before).index(source) for source in found.values() if source]
     alike = ("columns change places",) if places != sorted(places) else ()
-    return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses), alike)
-
-
-def exchanged_columns(old: str, new: str) -> tuple[list[str], list[str]]:
-    """The columns that only the old type has, and those that only the new one has."""
-    before, now = _columns(old), _columns(new)
-    return [name for name in before if name not in now], [name for name in now if name not in before]
+    moved_from = tuple((name, source) for name, source in found.items() if source != name)
+    return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses), alike, moved_from)
 
 
 def _sources(old: str, new: str, aliases: Mapping[str, Sequence[str]]) -> dict[str, str | None]:

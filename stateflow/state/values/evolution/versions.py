@@ -16,8 +16,8 @@ import msgspec
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format.records import SchemaVersion, StateSchema
 from stateflow.format.scalars import BY_NAME
-from stateflow.state.values.evolution.decision import RefusedError, evolution
-from stateflow.state.values.evolution.evolved_columns import columns_converter
+from stateflow.state.values.evolution.decision import Evolution, RefusedError, evolution
+from stateflow.state.values.evolution.evolved_columns import columns_converter, columns_evolution
 from stateflow.state.values.plain import plain_reader
 from stateflow.state.values.serializers import (
     CUSTOM,
@@ -233,6 +233,11 @@ def _writer(new: str, code: int) -> Callable[[Any], bytes]:
     kind = BY_NAME[new].type
     dumps = serializer_for(kind).dumps
     return lambda value: dumps(msgspec.convert(value, type=kind))
+
+
+def changed(old: str, new: str) -> Evolution:
+    """What the rules make of values of the old type. Raises RefusedError."""
+    return (columns_evolution if old.startswith("columns{") else evolution)(old, new)
 
 
 def is_direct(schema: StateSchema, version: SchemaVersion) -> bool:
