@@ -147,9 +147,7 @@ class Writer:
         top = self._log.decided
         late, last = self._log.late, self._log.last_commits
         sinks = {
-            uid: msgspec.structs.replace(
-                prepared, prev=last.get(uid), late=(*late.get(uid, ()), *prepared.late)
-            )
+            uid: msgspec.structs.replace(prepared, prev=last.get(uid), late=late.get(uid, ()))
             for uid, prepared in draft.sinks.items()
         }
         announced = announced_by(self._log, draft.kind, self._retained)

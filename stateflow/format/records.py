@@ -305,8 +305,7 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     )  # made, so that a record names it also where it is None
     """The slot last committed to this sink; None when none was. Whoever decides the record knows it, not the sink."""
     late: tuple[Count, ...] = ()
-    """Other slots that are right, too: abandoned ones above `prev`, since a fenced run may have delivered one after all; of a way back
-    that to which it leads, since somebody may have put a copy back. Not rows behind the watermark."""
+    """Abandoned slots above `prev`, which are right, too: a fenced run may have delivered one after all. Not rows behind the watermark."""
     payload: dict[str, Any] = {}
     """The sink's own, JSON-serialisable: actions, table id, keys, options."""
     files: tuple[FileRef, ...] = ()

@@ -68,6 +68,7 @@ class Sinks:
         self, record: Record, uid: str, prepared: Prepared, still_owner: StillOwner
     ) -> CommitRequest:
         at = SinkSlot(
-            record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer, prepared.prev
-        )
+            record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer, prepared.prev,
+            prepared.back_to,
+        )  # fmt: skip
         return CommitRequest(prepared, at, self.spark(), self.stager, still_owner, self.functions.get(uid))

@@ -252,8 +252,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a name that another state has got since is not the state's of before",
         "compatibility/non_restored.py",
-        "        if name := next((each for each in former if each in found), \"\"):\n",
-        "        if name := \"\":\n",
+        '        if name := next((each for each in former if each in found), ""):\n',
+        '        if name := "":\n',
         "compatibility/test_replaced_states.py",
     ),
 )

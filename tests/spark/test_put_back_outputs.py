@@ -62,3 +62,42 @@ def test_a_job_follows_outputs_that_were_put_back_from_a_copy(spark: SparkSessio
     bench.run(orders)
     assert lines(folder) == [1, 2, 3]
     assert sorted(row[0] for row in contents(spark, table)) == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_a_job_follows_outputs_of_different_slots_to_the_oldest_of_them(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    table, folder = bench.folder / "table", bench.folder / "folder"
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        rows.append("table", sf.delta(str(table)))
+        rows.append("folder", sf.files(str(folder), "json"))
+
+    job, slots = bench.job("orders"), list[int]()
+    # One backup is of the first run, the other one of the second.
+    for user, kept in ((1, table), (2, folder), (3, None), (4, None)):
+        bench.rows("orders", [Order(user, "a", 1.0, at(user))])
+        bench.run(orders, retained_checkpoints=20)
+        slots.append(job.checkpoints()[-1].slot)
+        if kept is not None:
+            shutil.copytree(kept, f"{kept}-copy")
+    for place in (table, folder):
+        put_back(spark, Path(f"{place}-copy"), place)
+    bench.rows("orders", [Order(5, "a", 1.0, at(5))])
+    options = bench.options(retained_checkpoints=20)
+
+    def follow(slot: int) -> None:
+        job.restore(f"checkpoint:{slot}", orders, options=options, rewind_sinks=True).apply()
+
+    # From whichever refusal one begins, the restores that they name lead to the oldest.
+    with refused(DisagreementError, "--rewind-sinks"):
+        bench.run(orders)
+    with refused(DisagreementError, f"has slot {slots[0]}", f"--from checkpoint:{slots[0]} --rewind-sinks"):
+        follow(slots[1])
+    follow(slots[0])
+    bench.run(orders)
+    assert lines(folder) == [1, 2, 3, 4, 5]
+    assert sorted(row[0] for row in contents(spark, table)) == [1, 2, 3, 4, 5]

@@ -116,7 +116,7 @@ class FilesAppend(Sink):
         log = _recorded(prepared)
         folder = log.newest()
         slot, _ = folder.slot_of(at.app_id)
-        at.refuse_disagreement(_named(prepared.payload["path"]), slot)
+        at.refuse_disagreement(_named(prepared.payload["path"]), slot, at.restore_to(slot))
         if last_slot is not None and (since := log.taken_back(folder, at.app_id, last_slot)) is not None:
             raise IncompatibleError(
                 f"{_named(prepared.payload['path'])} cannot go to slot {last_slot} for {at}: files of then were taken back and deleted in slot "

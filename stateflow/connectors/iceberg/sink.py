@@ -136,7 +136,8 @@ class IcebergAppend(Sink):
                 f"{target.table} was dropped or made anew since {at} wrote to it: put the old one back, or restore without --rewind-sinks, into a new "
                 "table and a new sink uid"
             )
-        at.refuse_disagreement(str(target.table), slot_of(metadata, at.app_id)[0])
+        slot, _ = slot_of(metadata, at.app_id)
+        at.refuse_disagreement(str(target.table), slot, at.restore_to(slot))
         _, refused = way_back(metadata, at.app_id, last_slot)
         if refused:
             raise IncompatibleError(

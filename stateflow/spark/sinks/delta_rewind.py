@@ -60,6 +60,11 @@ def find_rewind(
             _refuse_foreign(read, newest, lost, version, prepared)
             return version, undone
         if last_slot is not None and slot < last_slot:
+            if not undone:
+                raise DisagreementError(
+                    f"Delta table {prepared.target} has slot {slot} of this job, and cannot go to slot {last_slot}, which came later (was it put back "
+                    f"from a copy?); restore with `--from checkpoint:{slot} --rewind-sinks`, or from an older checkpoint"
+                )
             break
         if version > standing:
             continue
@@ -184,7 +189,8 @@ class TableSink(Sink):
             )
         version, undone = find_rewind(log.read, log.version(), at.app_id, last_slot, prepared)
         txn = log.begin()
-        at.refuse_disagreement(f"Delta table {prepared.target}", txn.slot_of(at.app_id))
+        slot = txn.slot_of(at.app_id)
+        at.refuse_disagreement(f"Delta table {prepared.target}", slot, at.restore_to(slot))
         if version >= 0 and undone and (missing := log.missing(log.files_at(version))):
             raise DisagreementError(
                 f"Delta table {prepared.target} cannot be taken back to version {version}: {len(missing)} of its files are "

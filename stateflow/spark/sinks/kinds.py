@@ -61,10 +61,9 @@ def prepare_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_s
     before the record is decided."""
     kind = kind_in_record(prepared.kind)
     assert kind is not None, "the plan found that the output can be taken back"
-    # Somebody may have put back a copy of the target that has just these rows.
-    there = (last_slot,) if last_slot is not None and last_slot != at.prev else ()
-    way_back = class_of(kind).rewind(spark, prepared, replace(at, late=(*at.late, *there)), last_slot)
-    return msgspec.structs.replace(way_back, late=there, back_to=last_slot or 0)
+    back_to = last_slot or 0
+    way_back = class_of(kind).rewind(spark, prepared, replace(at, back_to=back_to), last_slot)
+    return msgspec.structs.replace(way_back, back_to=back_to)
 
 
 def _asked(prepared: Prepared) -> SinkKind | None:

@@ -30,6 +30,8 @@ class SinkSlot:
     """The `writer` of the decided record: unique to it. Empty before the decision."""
     prev: int | None = None
     """The slot that the log says was committed last to this sink."""
+    back_to: int | None = None
+    """Of a way back: the slot to which it leads; 0 for that before the job's first."""
 
     @property
     def app_id(self) -> str:
@@ -55,12 +57,18 @@ class SinkSlot:
 
         The log says that the job committed `prev` last, or perhaps one of `late`. Any other slot means that the target lost or gained
         commits without the log. One above this means so, too: the log decides no slot before the one below it is carried out. Only a
-        run that was fenced meets that otherwise. `mark_may_lack`: the target can have the slot without its mark, or with that of an earlier one.
+        run that was fenced meets that otherwise. A way back begins at any slot behind its own end: somebody may have put back a copy of the
+        target. `mark_may_lack`: the target can have the slot without its mark, or with that of an earlier one.
         """
         if slot == self.slot:
             lacks = mark_may_lack and (mark is None or mark >> 31 != self.slot)
             return "already" if lacks or mark == self.mark else "disagree"
-        return "commit" if slot == self.prev or slot in self.late else "disagree"
+        return "commit" if slot == self.prev or slot in self.late or self._is_on_the_way(slot) else "disagree"
+
+    def _is_on_the_way(self, slot: int | None) -> bool:
+        if slot is None or self.prev is None or self.back_to is None:
+            return False
+        return self.back_to <= slot <= self.prev
 
     def refuse_disagreement(self, target: str, slot: int | None, way: str = "") -> None:
         """Before the decision: DisagreementError unless the target has a slot that the record can follow. What shows only after the decision blocks
