@@ -376,9 +376,9 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a job can follow an output that was put back from a copy",
-        "spark/sinks/kinds.py",
-        "late=there, back_to",
-        "back_to",
+        "spark/sinks/slot.py",
+        "        return self.back_to <= slot <= self.prev\n",
+        "        return False\n",
         "spark/test_put_back_outputs.py",
     ),
     rule(

@@ -22,7 +22,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a table that lost or gained commits without the log is refused",
         f"{_SINKS}slot.py",
-        'return "commit" if slot == self.prev or slot in self.late else "disagree"',
+        'return "commit" if slot == self.prev or slot in self.late or self._is_on_the_way(slot) else "disagree"',
         'return "commit"',
         "spark/test_sinks_decide.py::test_a_record_is_committed_after_the_one_before_it_or_an_abandoned_one_that_came_late",
     ),
@@ -271,8 +271,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a slot that the table's log has no more is refused",
         _REWIND,
-        "        if last_slot is not None and slot < last_slot:\n            break\n",
-        "        if last_slot is not None and slot < last_slot:\n            return commit.version, undone\n",
+        "        if last_slot is not None and slot < last_slot:\n            if not undone:\n",
+        "        if last_slot is not None and slot < last_slot:\n            return commit.version, undone\n            if not undone:\n",
         "spark/test_rewind.py::test_a_slot_that_the_log_has_forgotten_is_refused",
     ),
     rule(
