@@ -68,6 +68,7 @@ from stateflow.spark.session.settings import one_process
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.delta_rewind import TableSink
+from stateflow.spark.sinks.identities import refuse_one_identity
 from stateflow.spark.sinks.kinds import class_of
 from stateflow.spark.sinks.lacking import unwritable
 from stateflow.spark.sinks.slot import SinkSlot
@@ -295,6 +296,10 @@ class _Run:
         outline = Outline(spark, self.flow, inputs)
         outline.check(log.head if log else None)
         open_sinks = self._open_sinks(spark, outline, log)
+        refuse_one_identity(
+            {uid: sink.identity() for uid, sink in open_sinks.items()},
+            {uid: ids.values() for uid, ids in inputs.topic_ids.items()},
+        )
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
         with Heart(

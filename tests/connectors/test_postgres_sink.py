@@ -164,7 +164,7 @@ def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(
         ("id bigint, v text CHECK (v <> 'bad')", (1, "bad"), "violates check constraint"),
         ("id bigint, v text NOT NULL DEFAULT ''", (1, None), "not-null"),
         ("id bigint PRIMARY KEY, v text", (5, "again"), "duplicate key"),
-        ("id bigint, v varchar(3)", (1, "long"), "too long"),
+        ("id bigint, v varchar(3)", (1, "long"), "longer than the 3"),
         ("id bigint, v uuid", (1, "no uuid"), "invalid input syntax for type uuid"),
         ("id bigint, v text", (1, "a\0b"), "invalid byte sequence"),
         (

@@ -39,12 +39,16 @@ class KafkaAppend(Sink):
 
     declared: ClassVar[SinkKind] = APPEND
     target: KafkaTopic
+    _identity = ""
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
         _, values = self._columns(schema)
         self._encoder(schema, values)
-        trying_again(lambda: _may_write(Cluster(self.target)))
+        self._identity = trying_again(lambda: _may_write(Cluster(self.target)))
+
+    def identity(self) -> str:
+        return self._identity
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         keys, values = self._columns(frame.schema)
@@ -168,11 +172,12 @@ class KafkaUpsert(KafkaAppend):
         return stager.write(messages.newest(rows, self.upsert.order_by), at)
 
 
-def _may_write(cluster: Cluster) -> None:
-    """Asks for all that a commit needs, of a slot that nobody has."""
-    cluster.facts()
+def _may_write(cluster: Cluster) -> str:
+    """Asks for all that a commit needs, of a slot that nobody has. The topic's id."""
+    facts = cluster.facts()
     cluster.make_slots()
     cluster.group_slot(_NOBODY)
+    return facts.id
 
 
 def _topic_of(prepared: Prepared) -> KafkaTopic:

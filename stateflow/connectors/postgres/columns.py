@@ -11,7 +11,7 @@ from stateflow.connectors import IncompatibleError
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 _TEXTS = (
-    "text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8", "name",
+    "text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8",
 )  # fmt: skip
 """Types whose values are written as text. What is no such value is refused before a batch is decided."""
 _FITTING: Mapping[str, tuple[str, ...]] = {
@@ -28,8 +28,22 @@ _FITTING: Mapping[str, tuple[str, ...]] = {
     "timestamp_ntz": ("timestamp",),
     "binary": ("bytea",),
 }
-_CUTTING = ("name", "cidr")
+_CUTTING = ("cidr",)
 """Of these the ones that take other values cut, without a word."""
+_EXACT = (
+    "text",
+    "varchar",
+    "int2",
+    "int4",
+    "int8",
+    "numeric",
+    "bool",
+    "date",
+    "timestamptz",
+    "timestamp",
+    "bytea",
+)
+"""Types in which different values of an output are different keys. To others `AB` and `ab` may be one."""
 _WIDER: Mapping[str, tuple[str, ...]] = {
     "smallint": ("int4", "int8", "numeric"),
     "integer": ("int8", "numeric"),
@@ -61,6 +75,15 @@ class Column:
     not_null: bool = False
     computed: str = ""
     """Why nobody may write it: `generated`, or `identity` for one that is generated always."""
+    length: int | None = None
+    """Characters at most of a `varchar`. Blanks behind them are cut without a word."""
+    folds: bool = False
+    """Whether different texts are equal to its collation."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether different values are different keys, as they are to the pipeline."""
+        return self.base in _EXACT
 
 
 def made_type(kind: str) -> str:

@@ -17,15 +17,23 @@ SLOTS = "stateflow_slots"
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname), coalesce(b.typtype, t.typtype) = 'e',
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attnotnull,
-       CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'an identity column' ELSE '' END
+       CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'an identity column' ELSE '' END,
+       CASE WHEN coalesce(b.typname, t.typname) = 'varchar' THEN coalesce(nullif(a.atttypmod, -1), nullif(t.typtypmod, -1)) - 4 END,
+       coalesce(to_jsonb(c) ->> 'collisdeterministic' = 'false', false)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = nullif(t.typbasetype, 0)
+LEFT JOIN pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _GUARDS = """
 SELECT EXISTS (SELECT 1 FROM pg_constraint WHERE conrelid = %(oid)s AND contype IN ('c', 'f', 'x'))
     OR EXISTS (SELECT 1 FROM pg_index WHERE indrelid = %(oid)s AND indisunique AND indexrelid IS DISTINCT FROM %(own)s::oid)
     OR EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal)
+    OR EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = %(oid)s)
     OR EXISTS (SELECT 1 FROM pg_class WHERE oid = %(oid)s AND (relkind = 'p' OR relrowsecurity))
+"""
+_DISCARDS = """
+SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal AND tgenabled IN ('O', 'A'))
+    OR EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = %(oid)s)
 """
 _UNIQUE = """
 SELECT i.indexrelid, array_agg(a.attname::text) FROM pg_index i
@@ -79,6 +87,18 @@ class Relation:
         row = self.one(_GUARDS, {"oid": oid, "own": own_index})
         return bool(row and row[0])
 
+    def may_discard(self, oid: int) -> bool:
+        """Whether a trigger or a rule of the table may leave rows out, which is no error to the server."""
+        row = self.one(_DISCARDS, {"oid": oid})
+        return bool(row and row[0])
+
+    def identity(self, oid: int) -> str:
+        """The same however the connection is spelled: another server has started at another time."""
+        row = self.one(
+            "SELECT pg_postmaster_start_time()::text, oid::bigint FROM pg_database WHERE datname = current_database()"
+        )
+        return f"postgres:{row}/{oid}"
+
     def require(self, what: str, rights: Sequence[str]) -> int:
         """Its oid. The error says that it is not there, is no table, or is not ours to write."""
         oid = self.oid()
@@ -119,6 +139,24 @@ class Relation:
                 f"{quoted(self.schema)} to the role, or make it: CREATE TABLE {self.slots} (job text, sink text, slot bigint, mark bigint, "
                 "relation bigint, job_name text, at timestamptz, PRIMARY KEY (job, sink))"
             ) from error
+
+    def require_slots(self, what: str) -> None:
+        """The rights that a commit needs beside those on the table, each with the statement that gives it."""
+        row = self.one(
+            "SELECT has_database_privilege(current_database(), 'TEMP'), current_user, current_database()"
+        )
+        assert row is not None
+        may_stage, role, database = row
+        if not may_stage:
+            raise UsageError(
+                f"{what}: {role} has no right to make temporary tables, in which rows are staged: GRANT TEMP ON DATABASE {quoted(database)} TO {quoted(role)}"
+            )
+        for right in ("SELECT", "INSERT", "UPDATE"):
+            if self.one("SELECT has_table_privilege(%s, %s)", (self.slots, right)) != (True,):
+                raise UsageError(
+                    f"{what}: {role} has no right to {right} the table {self.slots}, which says what came: GRANT SELECT, INSERT, UPDATE ON {self.slots} "
+                    f"TO {quoted(role)}"
+                )
 
     def lock_slot(self, at: SinkSlot) -> tuple[int | None, int | None, int | None]:
         """Slot, mark and oid of the job's last commit. Nobody else commits for this sink before the transaction ends."""
@@ -167,15 +205,27 @@ class Relation:
 
 
 def refuse_made_anew(
-    relation: Relation, at: SinkSlot, what: str, oid: int, slot: int | None, recorded: int | None
+    relation: Relation,
+    at: SinkSlot,
+    what: str,
+    oid: int,
+    slot: int | None,
+    recorded: int | None,
+    *,
+    decided: bool = False,
 ) -> str:
-    """The reason why a table is not the one that got the last `slot`; empty if it is."""
+    """The reason why a table is not the one that got the last `slot`; empty if it is. `decided`: a record waits for it."""
     if recorded is None or recorded == oid:
         return ""
+    given_up = (
+        f", behind `stateflow abandon {at.job_name} {at.slot}`, which gives up the rows that are decided for the old one"
+        if decided
+        else ""
+    )
     return (
         f"{what} was made anew since slot {slot} or one before it came (dropped, or read back from a dump), so that rows may be missing: put "
         f"the old one back; or, if it has what came before, UPDATE {relation.slots} SET relation = {oid} WHERE job = '{at.job}' AND sink = "
-        f"'{at.sink}'; or give it a new sink uid"
+        f"'{at.sink}'; or give it a new sink uid{given_up}"
     )
 
 

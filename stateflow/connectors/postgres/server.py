@@ -22,8 +22,9 @@ _SESSION = {
     "keepalives_count": "3",
 }
 """A peer that is gone is noticed within a minute. What the connection says counts more."""
-_AGAIN = ("08", "40", "53", "55P03", "57P01", "57P02", "57P03")
-"""Beginnings of SQLSTATE: the connection, a conflict with others, no room, a lock, a server that stops or starts."""
+_AGAIN = ("08", "25006", "40", "53", "55P03", "57P01", "57P02", "57P03")
+"""Beginnings of SQLSTATE: the connection, a server that only reads (a standby), a conflict with others, no room, a lock, a server that stops or
+starts."""
 _REFUSED = (
     "authentication failed",
     "no password supplied",

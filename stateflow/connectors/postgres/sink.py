@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_log = logging.getLogger(__name__)
 _STAGED = "stateflow_batch"
 """The temporary table that gets the rows of a batch, as they are staged."""
 _OPERATION = "stateflow_op"
@@ -71,44 +73,61 @@ class Load:
                 )
         return ""
 
-    def copy(self, connection: psycopg.Connection[Any], batches: Iterable[pa.RecordBatch]) -> None:
-        """The staged rows in a temporary table of the target's types."""
-        types = ", ".join(f"{quoted(name)} {kind}" for _, name, kind in self.columns)
+    def copy(
+        self,
+        connection: psycopg.Connection[Any],
+        batches: Iterable[pa.RecordBatch],
+        columns: Sequence[Column],
+    ) -> str:
+        """The staged rows in a temporary table of the target's types. What a column of the table as it is now would cut; empty for nothing."""
+        limits = {column.name: column.length for column in columns if column.length is not None}
+        # As a `varchar` its blanks would be cut on the way in already.
+        types = ", ".join(
+            f"{quoted(name)} {'text' if name in limits else kind}" for _, name, kind in self.columns
+        )
         more = f", {_OPERATION} text" if self.operation else ""
         connection.execute(f"CREATE TEMPORARY TABLE {_STAGED} ({types}{more}) ON COMMIT DROP")
         names = [name for name, _, _ in self.columns] + ([self.operation] if self.operation else [])
         with connection.cursor().copy(f"COPY {_STAGED} FROM STDIN (FORMAT csv)") as copy:
             for piece in _csv(batches, names):
                 copy.write(piece)
+        for _, name, _ in self.columns:
+            if (limit := limits.get(name)) is None:
+                continue
+            row = connection.execute(f"SELECT max(char_length({quoted(name)})) FROM {_STAGED}").fetchone()
+            if row is not None and (row[0] or 0) > limit:
+                return f"a text of {row[0]} characters is longer than the {limit} of its column {name!r}"
+        return ""
 
-    def write(self, connection: psycopg.Connection[Any]) -> None:
-        """From the temporary table into the target."""
+    def write(self, connection: psycopg.Connection[Any], *, counted: bool = False) -> int:
+        """From the temporary table into the target. `counted`: how many rows the server has left out, such as by a trigger."""
         schema, table = names_of_table(self.name)
         target = f"{quoted(schema)}.{quoted(table)}"
         names = [name for _, name, _ in self.columns]
         listed = ", ".join(map(quoted, names))
-        if not self.keys:
-            connection.execute(f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {_STAGED}")
-            return
-        rows, keys = _STAGED, ", ".join(map(quoted, self.keys))
+        rows, keys, then, stay = f"{_STAGED} s", ", ".join(map(quoted, self.keys)), "", ""
         if self.order_by:
             # Among equals the content decides, the same way every time.
             order = ", ".join(f"{quoted(column)} DESC NULLS LAST" for column in self.order_by)
             rows = (
-                f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, s::text DESC)"
+                f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, s::text DESC) s"
             )
-        stay = ""
         if self.operation:
             stay = f" WHERE s.{_OPERATION} <> '{DELETE}'"
             same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in self.keys)
             connection.execute(
-                f"DELETE FROM {target} t USING {rows} s WHERE {same} AND s.{_OPERATION} = '{DELETE}'"
+                f"DELETE FROM {target} t USING {rows} WHERE {same} AND s.{_OPERATION} = '{DELETE}'"
             )
-        changed = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in names if n not in self.keys)
-        then = f"UPDATE SET {changed}" if changed else "NOTHING"
-        connection.execute(
-            f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {rows} s{stay} ON CONFLICT ({keys}) DO {then}"
-        )
+        if self.keys:
+            changed = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in names if n not in self.keys)
+            then = f" ON CONFLICT ({keys}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
+        taken = connection.execute(
+            f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {rows}{stay}{then}"
+        ).rowcount
+        if not counted or then.endswith("NOTHING"):
+            return 0
+        row = connection.execute(f"SELECT count(*) FROM {rows}{stay}").fetchone()
+        return max(int(row[0]) - taken, 0) if row is not None else 0
 
 
 class PostgresAppend(Sink):
@@ -116,17 +135,24 @@ class PostgresAppend(Sink):
 
     declared: ClassVar[SinkKind] = APPEND
     target: PostgresTable
+    _identity = ""
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
         rows = self._rows(schema)
+        trying_again(str(self.target), lambda: self._opened(rows))
+
+    def _opened(self, rows: Sequence[tuple[str, str]]) -> None:
         with self._relation() as relation:
             if self.target.create and relation.oid() is None:
                 self.refuse_gone(str(self.target))
                 self._make(relation, rows)
-            self._load(relation, rows, "")
+            self._identity = relation.identity(self._load(relation, rows, "").relation)
             relation.make_slots(str(self.target))
-            relation.slot(SinkSlot("", "", "", 0, 0))  # whether it can be read
+            relation.require_slots(str(self.target))
+
+    def identity(self) -> str:
+        return self._identity
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         rows = self._rows(frame.schema)
@@ -165,12 +191,14 @@ class PostgresAppend(Sink):
             return
         load = Load(**prepared.payload)
         try:
-            trying_again(load.what, lambda: _tried(load, stager.batches(prepared.files)))
+            refused = trying_again(load.what, lambda: _tried(load, stager.batches(prepared.files)))
         except psycopg.Error as error:
+            refused = said(error)
+        if refused:
             raise IncompatibleError(
-                f"{load.what} refuses rows of {at}: {said(error)}; no row was written; leave such rows out where the operator puts them out, "
+                f"{load.what} refuses rows of {at}: {refused}; no row was written; leave such rows out where the operator puts them out, "
                 "or alter the table"
-            ) from error
+            )
 
     @staticmethod
     def commit(request: CommitRequest) -> Committed:
@@ -236,6 +264,12 @@ class PostgresAppend(Sink):
         self.upsert.refuse_unknown([name for name, _ in rows])
         keys = [named[key.lower()] for key in self.upsert.keys]
         index = relation.unique_index(oid, keys) if keys else None
+        if folding := [c.name for c in found.values() if c.name in keys and c.folds]:
+            raise IncompatibleError(
+                f"{what}: different texts are equal to the collation of its key column {folding[0]!r}, so that two keys of the pipeline would be one "
+                f'row: ALTER TABLE {relation.name} ALTER COLUMN {quoted(folding[0])} TYPE text COLLATE "C", and let the pipeline make such keys alike, as with '
+                "lower()"
+            )
         if keys and index is None:
             raise IncompatibleError(
                 f"{what} has no unique index of {', '.join(keys)}, so that it could have a key twice: CREATE UNIQUE INDEX ON {relation.name} "
@@ -250,7 +284,8 @@ class PostgresAppend(Sink):
             order_by=[named[column.lower()] for column in self.upsert.order_by],
             operation=operation,
             guarded=relation.is_guarded(oid, index)
-            or any(c.not_null for c in found.values() if c.name not in keys),
+            or any(c.not_null for c in found.values() if c.name not in keys)
+            or any(not c.is_exact for c in found.values() if c.name in keys),
         )
 
 
@@ -274,14 +309,17 @@ class _Opened:
         self._connection.__exit__(*error)
 
 
-def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> None:
-    """Whether the server takes the rows: all is done as in the commit, and taken back."""
+def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> str:
+    """Which rows the table would not take whole; empty if it takes all. What the server refuses is its error. All is done as in the commit, and taken
+    back."""
     with connected(load.connection, load.what) as connection:
-        load.copy(connection, batches)
-        if load.guarded:
+        relation = Relation(connection, *names_of_table(load.name))
+        refused = load.copy(connection, batches, relation.columns(load.relation))
+        if load.guarded and not refused:
             load.write(connection)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         connection.rollback()
+    return refused
 
 
 def _committed(load: Load, request: CommitRequest) -> Committed:
@@ -297,19 +335,30 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
         # Whoever has put another table's number into the slots says that it has what came before.
         if oid is None or (oid != load.relation and oid != recorded):
             request.still_owner()
-            if oid is not None and (reason := refuse_made_anew(relation, at, load.what, oid, slot, recorded)):
+            if oid is not None and (
+                reason := refuse_made_anew(relation, at, load.what, oid, slot, recorded, decided=True)
+            ):
                 raise DisagreementError(f"sink and log disagree: {reason}")
             raise request.stuck(f"{load.what} was dropped or made anew since: put the old one back")
         relation.hold()
-        if reason := load.loss_in(relation.columns(oid)):
+        columns = relation.columns(oid)
+        if reason := load.loss_in(columns):
             request.still_owner()
             raise request.stuck(f"{load.what} has changed since: {reason} and run again")
         # Asked with the row of the slot locked: whoever replaces this run waits for it, or has been here.
         request.still_owner()
-        load.copy(connection, request.stager.batches(request.prepared.files))
-        load.write(connection)
+        if cut := load.copy(connection, request.stager.batches(request.prepared.files), columns):
+            raise request.stuck(
+                f"{load.what} has changed since: {cut}: ALTER COLUMN it TYPE text and run again"
+            )
+        left_out = load.write(connection, counted=relation.may_discard(oid))
         relation.take_slot(at, oid)
         connection.commit()
+    if left_out:
+        _log.warning(
+            "%s has left out %d of the rows of slot %d of %s, by a trigger or a rule of its own: they are not in it, unless that has put them elsewhere",
+            load.what, left_out, at.slot, at,
+        )  # fmt: skip
     return "committed"
 
 

@@ -124,6 +124,11 @@ class Sink(ABC):
         kept. A job that begins on a target with rows of another one is told."""
         return {}
 
+    def identity(self) -> str:
+        """What the open target is, however its address is spelled; empty where the kind cannot tell. No two sinks of a pipeline write to one, and
+        no source reads it."""
+        return ""
+
     @classmethod
     def put_out(cls, prepared: Prepared) -> str:
         """An expression over staged rows for the struct that the pipeline put out, for a replay that compares them; empty where they are

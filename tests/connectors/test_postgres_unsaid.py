@@ -1,0 +1,219 @@
+"""What a server does to rows without a word: cut them, leave them out, take two for one; and rights that show only in a commit."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.connectors import DisagreementError, IncompatibleError, UnavailableError, UsageError, tries
+from stateflow.testing.sink_log import SinkLog
+from tests.connectors.postgres_server import Server, variable
+from tests.connectors.test_postgres_sink import PAIR, opened, rows
+from tests.refusals.refusal import refused
+from tests.spark.pipelines import ORDER, Order, Workbench, at
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+TEXT = "k string, v long"
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path, shop: Server) -> SinkLog:
+    return SinkLog(spark, tmp_path)
+
+
+def table(shop: Server) -> list[tuple[Any, ...]]:
+    return sorted(shop.run("SELECT * FROM shop.t"))
+
+
+def test_a_type_that_cuts_every_text_is_refused(log: SinkLog, shop: Server) -> None:
+    shop.run("CREATE TABLE shop.t (k name PRIMARY KEY, v bigint)")
+    with refused(IncompatibleError, "'k' is name"):
+        opened(log, TEXT, "upsert", keys=["k"])
+
+
+@pytest.mark.parametrize("kind", ["varchar(3)", "shop.short"])
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "keys": ["k"]}])
+def test_blanks_at_the_end_are_not_cut(
+    log: SinkLog, shop: Server, kind: str, options: dict[str, Any]
+) -> None:
+    shop.run("DROP DOMAIN IF EXISTS shop.short")
+    shop.run("CREATE DOMAIN shop.short AS varchar(3)")
+    shop.run(f"CREATE TABLE shop.t (k {kind} PRIMARY KEY, v bigint)")
+    sink = opened(log, TEXT, **options)
+    with refused(IncompatibleError, "5 characters", "the 3 of its column 'k'", "no row was written"):
+        log.prepare(sink, rows(log, TEXT, ("ab", 0), ("ab   ", 1)))
+    log.slot -= 1
+    assert log.deliver(sink, rows(log, TEXT, ("ab", 0), ("ab ", 1))) == "committed"
+    assert table(shop) == [("ab", 0), ("ab ", 1)]
+
+
+def test_blanks_at_the_end_are_not_cut_by_a_column_that_got_shorter_since_the_decision(
+    log: SinkLog, shop: Server
+) -> None:
+    shop.run("CREATE TABLE shop.t (k varchar(9), v bigint)")
+    waiting = log.prepare(opened(log, TEXT), rows(log, TEXT, ("ab   ", 1)))
+    shop.run("ALTER TABLE shop.t ALTER k TYPE varchar(3)")
+    with refused(DisagreementError, "the 3 of its column 'k'"):
+        log.commit(waiting)
+    shop.run("ALTER TABLE shop.t ALTER k TYPE text")
+    assert log.commit(waiting) == "committed"
+    assert table(shop) == [("ab   ", 1)]
+
+
+DISCARDING = {
+    "a trigger": (
+        "CREATE FUNCTION shop.drop_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF new.v >= 3 THEN RETURN NULL; END IF; RETURN new; END $$",
+        "CREATE TRIGGER x BEFORE INSERT ON shop.t FOR EACH ROW EXECUTE FUNCTION shop.drop_it()",
+    ),
+    "a rule": ("CREATE RULE x AS ON INSERT TO shop.t WHERE new.v >= 3 DO INSTEAD NOTHING",),
+}
+
+
+@pytest.mark.parametrize("made", DISCARDING)
+@pytest.mark.parametrize("since", [False, True], ids=["before the run", "since the decision"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_that_the_table_leaves_out_are_counted(
+    log: SinkLog, shop: Server, caplog: pytest.LogCaptureFixture, made: str, since: bool, mode: str
+) -> None:
+    if (made, mode) == ("a rule", "upsert"):
+        pytest.skip("Postgres refuses ON CONFLICT into a table with rules")
+    options = {} if mode == "append" else {"keys": ["k"], "order_by": "v"}
+    shop.run("CREATE TABLE shop.t (k text PRIMARY KEY, v bigint)")
+
+    def make() -> None:
+        for statement in DISCARDING[made]:
+            shop.run(statement)
+
+    if not since:
+        make()
+    sink = opened(log, TEXT, mode, **options)
+    waiting = log.prepare(sink, rows(log, TEXT, ("a", 1), ("b", 3), ("c", 4)))
+    if since:
+        make()
+    with caplog.at_level(logging.WARNING):
+        assert log.commit(waiting) == "committed"
+        assert log.deliver(sink, rows(log, TEXT, ("d", 2))) == "committed"
+    assert table(shop) == [("a", 1), ("d", 2)]
+    [said] = [
+        r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "shop.t" in r.getMessage()
+    ]
+    assert "left out 2 of the rows" in said
+
+
+def followed(shop: Server, said: str) -> None:
+    shop.run(said[said.index("GRANT") :].split(", or make")[0])
+
+
+def test_rights_that_only_a_commit_needs_are_asked_for_at_the_start(log: SinkLog, shop: Server) -> None:
+    shop.run("CREATE TABLE shop.t (id bigint, v text)")
+    opened(log, PAIR)  # the table of slots is another role's
+    [(database,)] = shop.run("SELECT current_database()")
+    for statement in (
+        "DROP ROLE IF EXISTS poor",
+        "CREATE ROLE poor LOGIN PASSWORD 'p'",
+        "GRANT USAGE ON SCHEMA shop TO poor",
+        "GRANT INSERT ON shop.t TO poor",
+        f"REVOKE TEMP ON DATABASE {database} FROM PUBLIC",
+    ):
+        shop.run(statement)
+    given = {**psycopg.conninfo.conninfo_to_dict(shop.url), "user": "poor", "password": "p"}
+    try:
+        with variable("TEST_POSTGRES", psycopg.conninfo.make_conninfo(**given)):
+            for what in ("temporary tables", "stateflow_slots"):
+                with refused(UsageError, what, "GRANT") as caught:
+                    opened(log, PAIR)
+                followed(shop, str(caught.value))
+            assert log.deliver(opened(log, PAIR), rows(log, PAIR, (1, "a"))) == "committed"
+    finally:
+        shop.run(f"GRANT TEMP ON DATABASE {database} TO PUBLIC")
+        shop.run("DROP SCHEMA shop CASCADE")
+        shop.run(f"REVOKE ALL ON DATABASE {database} FROM poor")
+        shop.run("DROP ROLE poor")
+
+
+def test_a_server_that_only_reads_is_waited_for_and_no_row_is_blamed(
+    log: SinkLog, shop: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tries, "PAUSES", (0.01,))
+    shop.run("CREATE TABLE shop.t (id bigint, v text)")
+    sink = opened(log, PAIR)
+    waiting = log.prepare(sink, rows(log, PAIR, (1, "a")))
+    given = psycopg.conninfo.conninfo_to_dict(shop.url)
+    standby = psycopg.conninfo.make_conninfo(**given, options="-c default_transaction_read_only=on")
+    with variable("TEST_POSTGRES", standby):
+        with refused(UnavailableError, "read-only", "run again"):
+            log.commit(waiting)
+        shop.run("DROP TABLE shop.stateflow_slots")
+        with refused(UnavailableError, "read-only", "run again"):
+            opened(log, PAIR)
+    assert log.commit(waiting) == "committed"
+    assert table(shop) == [(1, "a")]
+
+
+def test_keys_that_are_equal_to_the_servers_collation_alone_are_refused(log: SinkLog, shop: Server) -> None:
+    shop.run("CREATE COLLATION shop.ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    shop.run("CREATE TABLE shop.t (k text COLLATE shop.ci PRIMARY KEY, v bigint)")
+    with refused(IncompatibleError, "collation of its key column 'k'", "ALTER TABLE") as caught:
+        opened(log, TEXT, "upsert", keys=["k"], order_by="v")
+    said = str(caught.value)
+    shop.run(said[said.index("ALTER TABLE") : said.index(", and let")])
+    sink = opened(log, TEXT, "upsert", keys=["k"], order_by="v")
+    assert log.deliver(sink, rows(log, TEXT, ("a", 1), ("A", 2))) == "committed"
+    assert table(shop) == [("A", 2), ("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        ("char(4)", "ab", "ab "),
+        ("uuid", "5b1d8c5e-5f5e-4c1a-9d0e-0a0b0c0d0e0f", "5B1D8C5E-5F5E-4C1A-9D0E-0A0B0C0D0E0F"),
+        ("inet", "10.0.0.1", "10.0.0.1/32"),
+    ],
+)
+def test_two_keys_of_a_batch_that_the_table_takes_for_one_are_refused_before_the_decision(
+    log: SinkLog, shop: Server, kind: str, one: str, other: str
+) -> None:
+    shop.run(f"CREATE TABLE shop.t (k {kind} PRIMARY KEY, v bigint)")
+    with refused(IncompatibleError, "Postgres table shop.t refuses rows", "no row was written"):
+        log.prepare(opened(log, TEXT, "upsert", keys=["k"]), rows(log, TEXT, (one, 1), (other, 2)))
+    log.slot -= 1
+    newest = opened(log, TEXT, "upsert", keys=["k"], order_by="v")
+    assert log.deliver(newest, rows(log, TEXT, (one, 1), (other, 2))) == "committed"
+    assert [v for _, v in table(shop)] == [2]
+
+
+def test_a_new_uid_for_a_table_made_anew_comes_behind_giving_up_the_record_that_waits(
+    log: SinkLog, shop: Server
+) -> None:
+    sink = opened(log, PAIR, create=True)
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    waiting = log.prepare(sink, rows(log, PAIR, (2, "b")))
+    shop.run("ALTER TABLE shop.t RENAME TO old")
+    shop.run("CREATE TABLE shop.t AS TABLE shop.old")
+    with refused(DisagreementError, "a new sink uid", f"stateflow abandon orders {log.slot}"):
+        log.commit(waiting)
+
+
+def test_one_table_under_two_addresses_is_one_place(
+    spark: SparkSession, tmp_path: Path, shop: Server
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    given = psycopg.conninfo.conninfo_to_dict(shop.url)
+    other = psycopg.conninfo.make_conninfo(**{**given, "host": "localhost"})
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        rows.append("one", sf.postgres("shop.t", connection="env:TEST_POSTGRES", create=True))
+        rows.append("other", sf.postgres("shop.t", connection="env:TEST_OTHER"))
+
+    bench.rows("orders", [Order(1, "a", 1.0, at(1))])
+    with variable("TEST_OTHER", other), refused(UsageError, "'one'", "'other'", "one place"):
+        bench.run(orders)
+    assert shop.run("SELECT * FROM shop.t") == []
