@@ -403,8 +403,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     versions: dict[str, str] = {}
     parameters: dict[str, str] = {}
     shift: Count = 0
-    """What is added to slots where stored entries are ordered by them: state that came from a job with higher slots
-    stays below what is appended here."""
+    """What is added to slots where stored entries and rows of feeds are ordered by them: what came from a job with higher slots
+    stays below what is appended here. It never falls in a job."""
     final: bool = False
     """Drained: the watermark was raised to its end and every event-time timer has fired."""
     origin: str = ""

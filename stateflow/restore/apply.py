@@ -253,7 +253,11 @@ class RestoreRun:
             parameters=as_texts(self.plan.values),
             versions={**snapshot.versions, **request.pipeline.versions},
             origin=origin.label,
-            shift=max(0, snapshot.slot + snapshot.shift - writer.next_slot),
+            shift=max(
+                snapshot.slot + snapshot.shift - writer.next_slot,
+                writer.parent.shift if writer.parent is not None else 0,
+                0,
+            ),
             statistics={
                 "trigger_timestamp": self.job.clock() // 1000,
                 "restored_bytes": self.copied_bytes,

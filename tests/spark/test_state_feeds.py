@@ -367,3 +367,53 @@ def test_a_restore_takes_the_feed_back_with_the_other_outputs(spark: SparkSessio
     for user in range(3):
         own = sorted((row[1], row[3], row[4]) for row in rows if row[0] == user)
         assert [after for _, _, after in own[:-1]] == [before for _, before, _ in own[1:]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["a fork with a copy of the table", "a rename that goes on in the table"])
+def test_slots_of_a_feed_never_fall_in_its_table(spark: SparkSession, bench: Workbench, way: str) -> None:
+    def declared(name: str, folder: str) -> sf.Pipeline:
+        @sf.pipeline(name)
+        def orders(flow: sf.Flow) -> None:
+            rows = flow.source("orders", bench.source("orders", ORDER), Order)
+            rows.key_by("user").process("sum", Sum).collect("sums", sf.memory(f"feed-of-{name}"))
+            flow.state_changes("sum", state="total").append(
+                "changes", sf.delta(str(bench.folder / folder / "changes"))
+            )
+
+        return orders
+
+    def batch(pipeline: sf.Pipeline, amount: float) -> None:
+        bench.rows("orders", [Order(1, "a", amount, at(int(amount)))])
+        bench.run(pipeline, retained_checkpoints=20)
+
+    def state_shown(folder: str) -> float:
+        rows = contents(spark, bench.folder / folder / "changes", "slot", "after")
+        newest = max(slot for slot, _ in rows)
+        [shown] = {after for slot, after in rows if slot == newest}
+        return float(shown)
+
+    old = declared("orders", "out")
+    for amount in (1.0, 2.0, 3.0):
+        batch(old, amount)
+    root, options = str(bench.folder / "root"), bench.options(retained_checkpoints=20)
+    job = Job(root, "orders")
+    if way.startswith("a fork"):
+        new, folder = declared("fork", "copy"), "copy"
+        Job(root, "fork").restore("latest", new, options=options, from_job="orders", clone_sinks=True).apply()
+    else:
+        new, folder = declared("renamed", "out"), "out"
+        made = job.savepoint("native", options=options, name="moved", to=str(bench.folder / "moved"))
+        job.delete()
+        Job(root, "renamed").restore(made.url, new, options=options).apply()
+    total = 6.0
+    for amount in (5.0, 6.0):
+        batch(new, amount)
+        total += amount
+        assert state_shown(folder) == total
+    # A restore within the job takes nothing back of the order either.
+    moved = Job(root, "fork" if folder == "copy" else "renamed")
+    early = moved.checkpoints()[-2].slot
+    moved.restore(f"checkpoint:{early}", new, options=options).apply()
+    batch(new, 7.0)
+    assert state_shown(folder) == total + 7.0

@@ -70,6 +70,7 @@ class ChangesBetween:
     gap: Kind | None
     """What rows for the difference between the two are called; None if there is none."""
     slot: int
+    """As the feed's rows have it, behind all slots of a job that the state comes from."""
     now: int
     storage: TaskStorage
     open_shard: Callable[[str], OpenShard]
@@ -127,7 +128,7 @@ class ChangesBetween:
         else:
             differ = self._compared(part).stored(self.uid, self.then.id)
             found = ((each.key, each.before, each.after) for each in differ)
-        yield from self._made(self.gap, self.parent.slot, found)
+        yield from self._made(self.gap, self.parent.slot + self.parent.shift, found)
 
     def evolved_rows(self, share: int, shares: int) -> Iterator[pa.RecordBatch]:
         """Of every so many-th shard. Entries that were written since what the tables show have rows already, and may be of a type that
@@ -245,7 +246,7 @@ def changes_between(
         then,
         _only(parent, node.uid),
         gap,
-        attempt.moment.slot,
+        attempt.moment.slot + attempt.moment.shift,
         attempt.moment.now,
         attempt.storage,
         settings.open_shard,

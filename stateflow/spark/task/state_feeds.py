@@ -61,7 +61,7 @@ class StateFeeds:
         for feed, rows, todays, same in self._feeds:
             changes = changed(shard.written(feed.schema.id), todays, same)
             for part in changes.parts(ROWS):
-                batch = rows.rows(part, moment.slot, moment.now)
+                batch = rows.rows(part, moment.slot + moment.shift, moment.now)
                 columns = [
                     column.cast(field.type) for column, field in zip(batch.columns, feed.columns, strict=True)
                 ]
