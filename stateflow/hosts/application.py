@@ -383,7 +383,8 @@ class Application:
         """A run that was killed has a signal's number; a shell adds 128 to it. Any other code is the run's own only if it came to its end."""
         if code >= 0 and (self.folder / f"place-{run.place}" / BEGUN).exists():
             return {"exit": FAILED, "says": ended_itself(run.job, code)}
-        if self._moving and not run.told_to_end and code in (0, -signal.SIGTERM):
+        ended = (self.folder / f"place-{run.place}" / "ended").exists()
+        if self._moving and not run.told_to_end and not ended and code in (0, -signal.SIGTERM):
             return {"again": True}
         if code == UNSERVED:
             why = self.folder / f"place-{run.place}" / "unserved"
@@ -393,7 +394,7 @@ class Application:
 
     def _clear(self, place: int) -> None:
         folder = self.folder / f"place-{place}"
-        for name in (BEGUN, "environment.json", "unserved", "endless"):
+        for name in (BEGUN, "environment.json", "unserved", "endless", "ended"):
             (folder / name).unlink(missing_ok=True)
         note = folder / "temporary"
         with suppress(OSError):

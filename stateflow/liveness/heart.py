@@ -111,8 +111,8 @@ class Heart(threading.Thread):
         return True
 
     def _end_run(self, reason: str, *, drain: bool = False) -> None:
-        """Stops the run. Only the first reason counts."""
-        if not self._stop_run.is_set():
+        """Stops the run. Only the first reason counts; a signal, which may have stopped it already, is none."""
+        if not self.reason:
             self.reason, self.drain = reason, drain
             self._stop_run.set()
 

@@ -364,6 +364,8 @@ class _Run:
                 lost=tuple(self._lost.values()),
                 warnings=self.warnings.sentences,
             )
+            if not report.interrupted:
+                lent.note_ended()
             heart.outcome = RunOutcome(
                 batches=report.batches,
                 rows=report.rows,

@@ -209,19 +209,24 @@ def test_a_full_or_draining_host_says_what_to_do(application: Application) -> No
 
 
 @pytest.mark.parametrize(
-    ("moving", "told_to_end", "code", "answer"),
+    ("moving", "told_to_end", "ended", "code", "answer"),
     [
-        (False, False, 0, {"exit": 0}),
-        (True, False, 0, {"again": True}),
-        (True, False, -signal.SIGTERM, {"again": True}),
-        (True, True, 0, {"exit": 0}),
-        (True, False, 1, {"exit": 1}),
-        (True, False, -signal.SIGKILL, {"exit": 137}),
+        (False, False, False, 0, {"exit": 0}),
+        (True, False, False, 0, {"again": True}),
+        (True, False, False, -signal.SIGTERM, {"again": True}),
+        (True, True, False, 0, {"exit": 0}),
+        (True, False, True, 0, {"exit": 0}),
+        (True, False, False, 1, {"exit": 1}),
+        (True, False, False, -signal.SIGKILL, {"exit": 137}),
     ],
 )
 def test_only_a_run_that_moves_and_that_nobody_else_has_ended_begins_again(
-    application: Application, moving: bool, told_to_end: bool, code: int, answer: dict[str, Any]
+    application: Application, moving: bool, told_to_end: bool, ended: bool, code: int, answer: dict[str, Any]
 ) -> None:
     ours, _ = map(Connection, socket.socketpair())
     application._moving = moving
+    place = application.folder / "place-1"
+    place.mkdir(exist_ok=True)
+    if ended:
+        (place / "ended").touch()
     assert application._said(code, HostedRun("orders", 1, 0.0, ours, told_to_end=told_to_end)) == answer

@@ -99,6 +99,20 @@ def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
     assert heart.reason == "enough"
 
 
+def test_a_stop_that_comes_behind_a_signal_is_why_the_run_has_ended(tmp_path: Path) -> None:
+    job, stop = MadeJob(tmp_path), threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        stop.set()  # as the handler of a signal does, such as the one of a host that replaces its Spark
+        request_stop(
+            job.store, job.layout, StopRequest(epoch=job.writer.epoch, by=TASK, reason="enough", at=1)
+        )
+        until = time.monotonic() + 10
+        while not heart.reason and time.monotonic() < until:
+            time.sleep(0.01)
+        assert heart.reason == "enough"
+
+
 def test_a_run_that_has_nothing_to_decide_learns_all_the_same_that_it_was_taken_over(tmp_path: Path) -> None:
     job = MadeJob(tmp_path)
     stop = threading.Event()

@@ -37,7 +37,7 @@ _EXECUTOR = "spark.executorEnv."
 _OURS = frozenset({"spark.master", "spark.app.name"})
 
 
-NOTE, UNSERVED, ENDLESS = "temporary", "unserved", "endless"
+NOTE, UNSERVED, ENDLESS, ENDED = "temporary", "unserved", "endless", "ended"
 """Files in a place's folder: PySpark's folder for temporary files of the run, why the host cannot serve it, and its job if it is continuous."""
 UNSERVED_CODE = 120
 """The exit code of a run that has done nothing, because the host cannot serve it. A driver of its own can."""
@@ -126,6 +126,12 @@ def note_endless(job: str) -> None:
     """Tells the host that the run does not end by itself, and the job that `stateflow stop` takes."""
     if _borrowed is not None:
         (_borrowed.place / ENDLESS).write_text(job, encoding="utf-8")
+
+
+def note_ended() -> None:
+    """Tells the host that the run has ended for a reason of its own, such as `stateflow stop`, and does not begin again where the host moves it."""
+    if _borrowed is not None:
+        (_borrowed.place / ENDED).touch()
 
 
 def build(conf: Mapping[str, str], bundles: Sequence[str] = ()) -> SparkSession:
