@@ -95,6 +95,13 @@ class Log:
         return self.identity is None and bool(self.epochs or self.slots) and LAST_EPOCH not in self.epochs
 
     @property
+    def half_deleted(self) -> str:
+        """What to do about a job whose deletion has broken off; empty for any other job."""
+        if LAST_EPOCH not in self.epochs or (self.identity is None and not self.slots):
+            return ""
+        return f"job {self.job!r} is half deleted: `stateflow delete {self.job} --yes` finishes it"
+
+    @property
     def decided(self) -> Record | None:
         """The highest decided record: a writer's next record follows it."""
         return self.chain[-1] if self.chain else None

@@ -196,7 +196,9 @@ def tag_of(name: str, job: JobHandle) -> Pin:
 def head_of(log: Log) -> Record:
     """The newest complete record that carries state."""
     if log.head is None:
-        raise NotFoundError(f"job {log.job!r} has no complete checkpoint yet: run it once")
+        raise NotFoundError(
+            log.half_deleted or f"job {log.job!r} has no complete checkpoint yet: run it once"
+        )
     return log.head
 
 

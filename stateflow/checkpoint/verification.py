@@ -65,6 +65,8 @@ def verify(
         raise NotFoundError(
             f"job {layout.job!r} does not exist in {store.url}: `stateflow jobs` lists those that do"
         )
+    if log.half_deleted:
+        return [Finding("error", log.half_deleted)]
     # Listed after the log: a file exists before any record names it, so a file that is missing now is lost.
     listed = [*store.list(layout.shared), *store.list(layout.staged)]
     sizes = {entry.path: entry.size for entry in listed}

@@ -42,7 +42,9 @@ def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> 
     """The records whose state can be read, ascending, from a slot, tag or time on. A time may lie before all of them."""
     records = complete_records(log)
     if not records:
-        raise NotFoundError(f"job {job.name!r} has no complete checkpoint yet: run it once")
+        raise NotFoundError(
+            log.half_deleted or f"job {job.name!r} has no complete checkpoint yet: run it once"
+        )
     if since:
         name = parse(since)
         if isinstance(name, Time):

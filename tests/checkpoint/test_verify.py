@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stateflow.checkpoint.deletion import delete_job
+from stateflow.checkpoint.names import head_of
 from stateflow.checkpoint.verification import Finding, verify
 from stateflow.errors import NotFoundError
 from stateflow.format.records import Pin, Record, SourceState, encode
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Store
 from tests.jobs.log import record
-from tests.memory_store import Call, MemoryStore
+from tests.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.scenario import World, drain, state_files
 from tests.refusals.refusal import refused
 
@@ -244,3 +246,33 @@ def test_every_finding_is_one_sentence(world: World, store: MemoryStore) -> None
         assert isinstance(finding, Finding)
         assert "\n" not in str(finding)
         assert not str(finding).endswith(".")
+
+
+@pytest.mark.parametrize("left", [1, 3, 9])
+def test_a_job_whose_deletion_broke_off_is_told_as_one_and_how_to_finish_it(
+    world: World, store: MemoryStore, left: int
+) -> None:
+    def delete() -> None:
+        delete_job(
+            store, world.layout, owner=world.owner(), ids=world.ids, clock=world.clock,
+            dispose=lambda url, job: None,  # type: ignore[arg-type, misc]
+        )  # fmt: skip
+
+    files, gone = len(store.list("")), 0
+
+    def die(call: Call) -> None:
+        nonlocal gone
+        gone += call.verb == "delete"
+        if gone > files - left:
+            raise CrashError
+
+    store.before = die
+    with pytest.raises(CrashError):
+        delete()
+    store.before = None
+    [found] = verify(store, world.layout)
+    assert "half deleted" in found.text
+    with refused(NotFoundError, "half deleted", "stateflow delete orders --yes"):
+        head_of(world.log())
+    delete()
+    assert [entry.path for entry in store.list("")] == [world.layout.tombstone]

@@ -262,8 +262,8 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _APPLY,
-                "            shift=max(0, snapshot.slot + snapshot.shift - writer.next_slot),\n",
-                "            shift=0,\n",
+                "                snapshot.slot + snapshot.shift - writer.next_slot,\n",
+                "                0,\n",
             ),
         ),
     ),

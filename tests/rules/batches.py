@@ -391,8 +391,29 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a column of Postgres that was altered since the decision loses nothing",
         "connectors/postgres/sink.py",
-        "        if reason := load.loss_in(relation.columns(oid)):\n",
+        "        if reason := load.loss_in(columns):\n",
         '        if reason := "":\n',
         "connectors/test_postgres_sink.py::test_a_column_that_was_altered_since_the_decision_loses_nothing_of_a_value",
+    ),
+    rule(
+        "a feed counts its slots on in a job that began with another's state",
+        "spark/task/state_feeds.py",
+        "moment.slot + moment.shift, moment.now",
+        "moment.slot, moment.now",
+        "spark/test_state_feeds.py::test_slots_of_a_feed_never_fall_in_its_table",
+    ),
+    rule(
+        "a run that ends for a reason of its own does not begin again where a host moves it",
+        "hosts/application.py",
+        "and not run.told_to_end and not ended and code",
+        "and not run.told_to_end and code",
+        "hosts/test_application.py",
+    ),
+    rule(
+        "a text is not cut by the column that it goes into",
+        "connectors/postgres/sink.py",
+        "            if row is not None and (row[0] or 0) > limit:\n",
+        "            if False:\n",
+        "connectors/test_postgres_unsaid.py",
     ),
 )

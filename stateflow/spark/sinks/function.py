@@ -49,9 +49,8 @@ class FunctionSink(Sink):
             return "none"
         if function is None:
             raise DisagreementError(
-                f"record {at.slot} of job {at.job_name!r} has rows for the function of sink "
-                f"{at.sink!r}, which this pipeline does not have: run a pipeline with that sink once, or give "
-                f"the rows up with `stateflow abandon {at.job_name} {at.slot}`"
+                f"record {at.slot} of job {at.job_name!r} has rows for the function of sink {at.sink!r}, which only a run of a pipeline with that sink "
+                f"can call: run it once, or, if no code has the sink any more, give the rows up with `stateflow abandon {at.job_name} {at.slot}`"
             )
         frame = request.stager.read(request.spark, prepared.files, staged_schema(prepared))
         # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
