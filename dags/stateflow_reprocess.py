@@ -13,7 +13,7 @@ sends you here. There are two ways to process an interval again:
 |---|---|
 | `known_job` | looks up which file the job runs |
 | `chosen` | the parameters of the fork; refuses those of the job itself, which would write into its tables |
-| `fork` | a new job, with the state and the offsets of the restore point |
+| `fork` | a new job, with the state and the offsets of the restore point; refuses the name of a job that is there |
 | `run` | reads from there to *until*, included |
 | `verify` | checks every record and file of the fork |
 
@@ -21,7 +21,8 @@ sends you here. There are two ways to process an interval again:
 of tables* they begin with what the job's tables held at the restore point, which then has to be a checkpoint or a tag. Take it to
 compare or swap whole tables.
 
-**When a step fails** its log says what to do; clear it then. **Afterwards** delete the fork with `stateflow delete NAME`.
+**When a step fails** its log says what to do; clear it then. **Afterwards** delete the fork with `stateflow delete NAME`, and its
+tables: a later fork adds its rows to those that it finds. To keep it, give the next one another name and other tables.
 """
 
 from __future__ import annotations
@@ -71,7 +72,11 @@ with DAG(
     params={
         "job": job_field("The job whose input is read again."),
         "fork": Param(
-            "again", title="Fork", description="Name of the new job.", type="string", pattern=f"^{NAME}$"
+            "again",
+            title="Fork",
+            description="Name of the new job: that of a job which is there is refused.",
+            type="string",
+            pattern=f"^{NAME}$",
         ),
         "origin": Param(
             "latest",

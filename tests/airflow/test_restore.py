@@ -16,7 +16,7 @@ from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
-from tests.jobs.made import ORDERS, REPOSITORY, made_job
+from tests.jobs.made import ORDERS, REPOSITORY, MadeJob, made_job
 from tests.refusals.refusal import refused
 
 PIPELINE = f"{ORDERS}:orders"
@@ -307,6 +307,49 @@ def test_a_fork_takes_what_another_job_has(tmp_path: Path, connect: Connect) -> 
     [record] = restores(tmp_path, "orders-test")
     assert (told["checkpoint"], record.parameters["input"]) == (record.slot, "/data/orders")
     assert list_pins(job.store, job.layout) == []
+
+
+FORK = {"job": "again", "from_job": "orders", "origin": "checkpoint:2", "parameters": {"output": "/data/again"}}
+
+
+def test_a_fork_takes_no_job_over_that_is_there(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    made_job(tmp_path, "again")
+    before = files_of(tmp_path)
+    with refused(AirflowFailException, "'again'", "'orders'", "`stateflow delete again`", "`approved`"):
+        restore(**FORK)
+    assert files_of(tmp_path) == before
+    restore(**FORK, approved=approved(**FORK))
+    assert len(restores(tmp_path, "again")) == 1
+
+
+def test_a_fork_is_made_again_by_its_task_until_something_was_done_with_it(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    restore(Try("it"), **FORK)
+    restore(Try("it", clears=1), **FORK)
+    assert len(restores(tmp_path, "again")) == 2
+    with refused(AirflowFailException, "'again'", "`stateflow delete again`"):
+        restore(Try("it", run_id="manual__2"), **FORK)
+    MadeJob(tmp_path, "again", run="of the fork").batches(1, ended=True, target="/data/again")
+    with refused(AirflowFailException, "'again'", "`stateflow delete again`"):
+        restore(Try("it", clears=2), **FORK)
+
+
+def test_a_restore_that_nobody_has_approved_warns_of_rows_that_come_twice(
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    warned = []
+    for arguments in ({"dry_run": True}, {"approved": approved(origin="checkpoint:2")}, {}):
+        capsys.readouterr()
+        restore(Try("it", run_id=str(arguments)), origin="checkpoint:2", **arguments)
+        warned.append("sink totals (/data/totals)" in capsys.readouterr().out)
+    assert warned == [False, False, True]
 
 
 def test_a_live_run_is_in_the_way_until_it_is_taken_over(

@@ -156,8 +156,13 @@ class StateflowRestoreOperator(StateflowOperator):
                 for other in filter(None, (self.given("from_job"), *self.given("readers"))):
                     job.beside(other).release_left()
                 return self._earlier_result(context, before)
+            unattended = not dry and self.given("approved") is None
+            if unattended:
+                self._refuse_taking_over(context, job)
             plan = self._plan(context, job, conf)
             self.log.info("%s", plan)
+            if unattended:
+                self._warn_of_rows_that_come_twice(plan)
             if dry:
                 origin = plan.first.request.origin
                 own = origin.owner is not None and origin.job == job.name
@@ -174,6 +179,29 @@ class StateflowRestoreOperator(StateflowOperator):
                 record=done.checkpoint, timeline=done.timeline, copied_bytes=done.copied_bytes, sinks=dict(done.sinks),
                 records={name: each.checkpoint for name, each in all_done.items()},
             )  # fmt: skip
+
+    def _refuse_taking_over(self, context: Context, job: Job) -> None:
+        """A fork is a new job: nobody has seen a plan that says what would become of one that is there."""
+        from stateflow.checkpoint.control import same_owner  # loads records, and a DAG file must not
+
+        from_job = self.given("from_job")
+        if from_job in ("", job.name) or not job.exists:
+            return
+        head = job.log().head
+        if head is None or (head.kind == "restore" and same_owner(head.owner, self.acts_as(context))):
+            return  # an earlier try's, with which nothing has been done yet
+        raise AirflowFailException(
+            f"there is a job {job.name!r} already, and a fork of {from_job!r} is a new job: give it another name and outputs of its "
+            f"own, or delete that job with `stateflow delete {job.name}` and its outputs too; to take it over, plan that "
+            "(dry_run) and give the digest as `approved`"
+        )
+
+    def _warn_of_rows_that_come_twice(self, plan: RestoreTogether) -> None:
+        for each in plan.plans:
+            for sink in each.sinks:
+                if sink.again:
+                    name = each.request.job.name
+                    self.log.warning("job %s, sink %s (%s): %s", name, sink.uid, sink.target, sink.note)
 
     def _plan(self, context: Context, job: Job, conf: Mapping[str, str]) -> RestoreTogether:
         from stateflow.restore.together import RestoreTogether
