@@ -416,7 +416,8 @@ class Job(JobHandle):
                     f"job {self.name!r} has no checkpoint yet: its first run takes --parallelism"
                 )
             operators = rescaled_operators(writer.parent.operators, parallelism, self.name)
-            return Draft.continuing("rescale", writer.parent, operators=operators)
+            noted = {"parallelism": parallelism}  # a repetition asks whether it wants the same
+            return Draft.continuing("rescale", writer.parent, operators=operators, statistics=noted)
 
         head = self.log().head
         if head is not None:

@@ -1,7 +1,7 @@
 """Finds the jobs that have gone back already in a restore of several jobs that was cut off.
 
 The record of each restore notes the digest of the whole and that of its own plan. So a repetition can tell whether what is done and
-what is left make up what was approved.
+what is left make up what was approved. Of one job the two are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ class GoneBack:
 
 def note(together: str, plan: str) -> dict[str, Any]:
     """What the record's statistics say. `together`: the digest of the whole; empty for a restore of one job."""
-    return {_NOTE: {"digest": together, "plan": plan}} if together else {}
+    return {_NOTE: {"digest": together or plan, "plan": plan}}
+
+
+def noted_digest(line: HistoryLine) -> str:
+    """The digest of the whole that a restore's record notes; empty if it notes none, as those of earlier versions do."""
+    noted = line.metrics.get(_NOTE)
+    found = noted.get("digest") if isinstance(noted, Mapping) else None
+    return found if isinstance(found, str) else ""
 
 
 def find_gone_back(lines: Iterable[HistoryLine], together: str) -> GoneBack | None:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.names import Elsewhere, Name, Slot, Tag, parse, require_checkpoint, slot_of
+from stateflow.checkpoint.names import (
+    Elsewhere,
+    LatestCheckpoint,
+    Name,
+    Slot,
+    Tag,
+    Time,
+    parse,
+    require_checkpoint,
+    slot_of,
+)
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared, Record, Savepoint, ShownState
 from stateflow.savepoints.format import read_savepoint, resolved
@@ -73,6 +83,14 @@ def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str])
         savepoint=savepoint,
         url=store.url,
     )
+
+
+def is_origin(label: str, origin: str, storage_options: Mapping[str, str]) -> bool:
+    """Whether a restore that has this label began from `origin`, as far as the label tells: `latest` or a time may have meant any checkpoint."""
+    name = parse(origin)
+    if isinstance(name, LatestCheckpoint | Time):
+        return True
+    return label == (open_store(name.url, storage_options).url if isinstance(name, Elsewhere) else str(name))
 
 
 def _checkpoint(name: Name, job: JobHandle) -> Origin:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import StateflowRescaleOperator
 from stateflow.format.records import Record
@@ -14,6 +14,7 @@ from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
 from tests.jobs.made import MadeJob, made_job
+from tests.refusals.refusal import refused
 
 
 def rescale(attempt: Try | None = None, **arguments: Any) -> Any:
@@ -63,6 +64,25 @@ def test_a_cleared_task_rescales_again(tmp_path: Path, connect: Connect) -> None
     rescale(Try("it"))
     rescale(Try("it", try_number=2, clears=1))
     assert len(rescales(tmp_path)) == 2
+
+
+def test_a_task_that_failed_after_its_record_is_not_taken_for_another_parallelism(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise AirflowException("the API server is away")
+
+    connect(tmp_path)
+    made_job(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(StateflowRescaleOperator, "result", away)
+        with pytest.raises(AirflowException):
+            rescale(Try("it"))
+    [record] = rescales(tmp_path)
+    with refused(AirflowFailException, f"record {record.slot} of job 'orders'", "4", "8", "trigger the DAG"):
+        rescale(Try("it", clears=1), parallelism=8)
+    assert rescale(Try("it", clears=1))["record"] == record.slot
+    assert len(rescales(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(

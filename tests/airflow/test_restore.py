@@ -266,6 +266,53 @@ def test_what_the_job_has_done_since_is_not_taken_back_by_a_retry_but_by_a_clear
     assert len(restores(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("by_plan", [True, False])
+def test_a_task_that_failed_after_its_record_is_not_taken_for_what_is_wanted_since(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, by_plan: bool
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+
+    def wanted(**asked: Any) -> dict[str, Any]:
+        plan = {"approved": restore(Try("plan"), **asked, dry_run=True)["digest"]} if by_plan else {}
+        return {**asked, **plan}
+
+    def away(*_: object, **__: object) -> None:
+        raise AirflowException("the API server is away")
+
+    first = wanted(origin="checkpoint:3")
+    with monkeypatch.context() as broken:
+        broken.setattr(StateflowRestoreOperator, "result", away)
+        with pytest.raises(AirflowException):
+            restore(Try("it"), **first)
+    [record] = restores(tmp_path)
+    MadeJob(tmp_path, run="goes on").batches(2, ended=True)
+    another = {"origin": "checkpoint:3", "parallelism": 2} if by_plan else {"origin": "checkpoint:2"}
+    now = wanted(**another)
+    before = files_of(tmp_path)
+    what = now["approved"][:12] if by_plan else "checkpoint:2"
+    with refused(
+        AirflowFailException, "checkpoint:3", what, f"record {record.slot} of job 'orders'", "trigger the DAG"
+    ):
+        restore(Try("it", clears=1), **now)
+    assert files_of(tmp_path) == before
+    assert restore(Try("it", clears=1), **first)["record"] == record.slot
+    assert restore(Try("it", run_id="manual__2"), **now)["record"] > record.slot
+
+
+def test_a_retry_that_names_its_origin_otherwise_is_of_the_same_work(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    saved = Job(str(tmp_path), "orders").savepoint(to=str(tmp_path / "saved")).url
+    for n, (first, then) in enumerate(
+        [("checkpoint:2", "latest"), ("2", "checkpoint:2"), (saved, str(tmp_path / "saved"))]
+    ):
+        made = restore(Try("it", run_id=str(n)), origin=first)["record"]
+        assert restore(Try("it", run_id=str(n), try_number=2), origin=then)["record"] == made
+
+
 def test_a_retry_finds_a_restore_whose_record_was_collected(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     job = made_job(tmp_path)

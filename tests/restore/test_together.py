@@ -12,7 +12,7 @@ import pytest
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.restore.digest import differences_together
-from stateflow.restore.gone_back import GoneBack, find_gone_back, note
+from stateflow.restore.gone_back import GoneBack, find_gone_back, note, noted_digest
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.readers import Reader
 from stateflow.restore.together import RestoreTogether, back_to, plan_together
@@ -139,7 +139,8 @@ def test_a_restore_of_something_else_does_not_count() -> None:
         line(metrics={"together": {"digest": "a" * 64, "plan": "x"}}),
     ):
         assert find_gone_back([other], "a" * 64) is None
-    assert note("", "b" * 64) == {}, "a restore of one job notes nothing"
+    alone = line(metrics=note("", "b" * 64))
+    assert [noted_digest(each) for each in (line(), alone, line(metrics={}))] == ["a" * 64, "b" * 64, ""]
 
 
 def test_a_reader_whose_pipeline_nobody_named_is_asked_for(plans: Plans) -> None:

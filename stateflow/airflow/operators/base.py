@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
@@ -127,10 +127,21 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
             f"task {self.task_id!r} was killed: its unfinished work is undone or can be repeated"
         )
 
-    def finished_before(self, job: Job, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
-        """The record that an earlier try of this task made. If that try was cut off, its record is carried out here."""
+    def finished_before(
+        self,
+        job: Job,
+        kind: Literal["restore", "rescale"],
+        otherwise: Callable[[HistoryLine], str] = lambda line: "",
+    ) -> HistoryLine | None:
+        """The record that an earlier try of this task made. If that try was cut off, its record is carried out here. `otherwise` says
+        what that record has done in place of what is asked for now; empty if it is the same."""
         line = job.done_before(kind)
         if line is not None:
+            if words := otherwise(line):
+                raise AirflowFailException(
+                    f"an earlier try of this task has {words}: record {line.id} of job {job.name!r}; nothing was done now, so "
+                    "trigger the DAG again: a task that failed keeps to its first work when it is cleared"
+                )
             self.log.info("an earlier try of this task has made record %d: it is not made again", line.id)
             if line.status == "IN_PROGRESS":
                 job.settle()

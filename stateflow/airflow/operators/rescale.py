@@ -10,6 +10,8 @@ from stateflow.airflow.operators.base import StateflowOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from stateflow.checkpoint.statistics import HistoryLine
+
 
 class StateflowRescaleOperator(StateflowOperator):
     """Hands the state to another number of subtasks: one record, which takes effect at the next run.
@@ -34,8 +36,13 @@ class StateflowRescaleOperator(StateflowOperator):
             parallelism = self.given("parallelism")
             job = self.job_for(context, conf=self.spark_conf())
             self.linked(context)
-            before = self.finished_before(job, "rescale")
+            before = self.finished_before(job, "rescale", lambda line: _otherwise(line, parallelism))
             slot = before.id if before is not None else job.rescale(parallelism, note=self.given("note")).slot
             self.log.info("record %d: the next run of job %s has parallelism %d", slot, job.name, parallelism)
             self.linked(context, slot)
             return self.result(slot, record=slot, parallelism=parallelism)
+
+
+def _otherwise(line: HistoryLine, parallelism: int) -> str:
+    noted = line.metrics.get("parallelism", parallelism)  # records of earlier versions do not say it
+    return "" if noted == parallelism else f"set parallelism {noted}, and not {parallelism}"

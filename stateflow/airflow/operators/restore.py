@@ -152,7 +152,7 @@ class StateflowRestoreOperator(StateflowOperator):
             job = self.job_for(context, conf=conf)
             self.linked(context)
             dry = self.given("dry_run")
-            if not dry and (before := self.finished_before(job, "restore")) is not None:
+            if not dry and (before := self._done_before(job)) is not None:
                 for other in filter(None, (self.given("from_job"), *self.given("readers"))):
                     job.beside(other).release_left()
                 return self._earlier_result(context, before)
@@ -179,6 +179,22 @@ class StateflowRestoreOperator(StateflowOperator):
                 record=done.checkpoint, timeline=done.timeline, copied_bytes=done.copied_bytes, sinks=dict(done.sinks),
                 records={name: each.checkpoint for name, each in all_done.items()},
             )  # fmt: skip
+
+    def _done_before(self, job: Job) -> HistoryLine | None:
+        from stateflow.restore.gone_back import noted_digest  # loads records, and a DAG file must not
+        from stateflow.savepoints.origin import is_origin
+
+        approved, origin = self.given("approved"), self.given("origin")
+
+        def otherwise(line: HistoryLine) -> str:
+            noted = noted_digest(line)
+            if approved is not None and noted:
+                same, wanted = noted == approved, f"by the plan {approved[:12]}"
+            else:
+                same, wanted = is_origin(line.origin, origin, job.storage_options), f"from {origin}"
+            return "" if same else f"restored from {line.origin}, and not {wanted}"
+
+        return self.finished_before(job, "restore", otherwise)
 
     def _refuse_taking_over(self, context: Context, job: Job) -> None:
         """A fork is a new job: nobody has seen a plan that says what would become of one that is there."""
