@@ -110,6 +110,8 @@ class Supervision:
         """The epoch that `begun` has taken note of."""
         self.foreseen: RunOutcome | None = None
         """The outcome of a run that was not needed."""
+        self.ended_before = False
+        """Whether that is the outcome of an earlier try's run, which ended well while nobody followed it."""
         self._busy_since: float | None = None
         self._monotonic, self._sleep, self._clock = monotonic, sleep, clock
         self.driver: Driver | None = None
@@ -134,6 +136,7 @@ class Supervision:
         store, layout = self.job.store, self.job.layout
         self.driver = self.epoch = self._beat = self._counter = self.foreseen = None
         self._given_up, self._outcome, self._folder = "", None, ""
+        self.ended_before = False
         previous = self.launcher.find(self.spec)
         newest, beat = self._newest()
         mine = beat is not None and not beat.ended and same_owner(beat.owner, self.owner)
@@ -143,6 +146,13 @@ class Supervision:
             self.above = previous.above
             self.say(
                 f"{self.job.name}: the driver of an earlier try still runs ({previous.name}): going on with it"
+            )
+            return
+        if beat is not None and (outcome := self._ended_well(beat)) is not None:
+            self.foreseen, self.ended_before = outcome, True
+            self.reattached, self.above = True, beat.epoch - 1
+            self.say(
+                f"{self.job.name}: the run of an earlier try has ended meanwhile ({outcome.stopped}): no other one is started"
             )
             return
         # A process of this host that has ended cannot beat again: no need to wait for its heartbeat.
@@ -174,6 +184,19 @@ class Supervision:
         self.foreseen = self._foresee() if self.on_live != "takeover" else None
         if self.foreseen is None:
             self._launch()
+
+    def _ended_well(self, beat: Heartbeat) -> RunOutcome | None:
+        """The outcome of a run that has done this task's work, as far as its checkpoint shows it. What the task had done before somebody
+        cleared it does not count."""
+        outcome = beat.outcome
+        if outcome is None or outcome.exit_code or not beat.ended or not same_owner(beat.owner, self.owner):
+            return None
+        if KILLED in outcome.stopped or outcome.stopped == INTERRUPTED:
+            return None
+        mark = scheduled.find(self.job.store, self.job.layout, self.spec.dag_run, self.spec.task)
+        if mark is None or mark.ended is not None or (outcome.checkpoint or 0) <= (mark.since or 0):
+            return None
+        return outcome
 
     def submitted(self, interval: float = 0.5) -> RunState:
         """Waits until the driver no longer needs this host: the pod of a task that is deferred may be gone in a second."""

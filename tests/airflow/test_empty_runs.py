@@ -311,6 +311,42 @@ def test_a_retry_whose_earlier_try_has_read_the_interval_is_well(
     assert (result["batches"], result["rows"], result["empty"]) == (1, 100, False)
 
 
+@pytest.mark.parametrize("stopped", [INPUT_DRAINED, "a stop request by ann", KILLED, INTERRUPTED])
+def test_a_run_that_ended_well_while_its_worker_was_dead_is_reported_and_not_repeated(
+    method: Method, table: Table, read_all: MadeJob, stopped: str
+) -> None:
+    for _ in range(3):  # the run has not read the last one
+        table.commit()
+    scheduled.begin(read_all.store, read_all.layout, MINE.dag_run, "run", 4, read_all.clock)
+    earlier = OfTask(str(method.root), "orders")
+    ended = RunOutcome(batches=1, rows=100, checkpoint=earlier.batch(), stopped=stopped)
+    earlier.beat(9, owner=MINE, at=1, ended=True, outcome=ended)
+    before = Job(str(method.root), "orders").status().looked_at
+    told = run(method, table, outlets=OUTLETS)
+    assert told.state is TaskInstanceState.SUCCESS
+    done = stopped not in (KILLED, INTERRUPTED)
+    assert len(method.specs) == (0 if done else 1)
+    if done:
+        result = told.xcoms["return_value"]
+        assert (result["stopped"], result["batches"], result["rows"]) == (stopped, 1, 100)
+        assert len(announced(told)) == 2
+        assert Job(str(method.root), "orders").status().looked_at == before, "nobody has looked since"
+
+
+def test_a_task_that_was_cleared_does_not_take_the_run_from_before_for_its_own(
+    method: Method, table: Table, read_all: MadeJob
+) -> None:
+    """Its worker dies before the driver has claimed the job."""
+    for _ in range(3):
+        table.commit()
+    assert run(method, table, run_id="scheduled__2026-01-31").error is None
+    mark = scheduled.find(read_all.store, read_all.layout, MINE.dag_run, "run")
+    assert mark is not None
+    scheduled.reopen(read_all.store, read_all.layout, mark, job_head(method), mark.began_from)
+    assert run(method, table, run_id="scheduled__2026-01-31").error is None
+    assert len(method.specs) == 2
+
+
 def job_head(method: Method) -> int:
     head = Job(str(method.root), "orders").log().head
     assert isinstance(head, Record)

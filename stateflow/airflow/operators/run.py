@@ -227,7 +227,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                 if supervision.foreseen is None:
                     return self._followed(context, supervision, mark, supervision.submitted())
             outcome = supervision.foreseen or supervision.run()
-            if supervision.foreseen is not None:
+            if supervision.foreseen is not None and not supervision.ended_before:
                 self.log.info("%s, so Spark was not started", outcome.stopped)
                 if outcome.nothing_left:
                     control.note_look(job.store, job.layout, job.clock())
