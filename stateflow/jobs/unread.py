@@ -35,7 +35,7 @@ class Unread:
     """One look at a job and its sources. Equal looks are equal values."""
 
     position: str
-    """Where the job stands."""
+    """Where the job stands. A restore to where it stood before is another position: what it reads again calls again."""
     newest: str
     """What is there behind that position; empty if nothing is."""
     epoch: int
@@ -86,7 +86,9 @@ class Looks:
         heartbeat = read_heartbeat(job.store, job.layout, log.newest_epoch)
         running = heartbeat is not None and not heartbeat.ended
         return Unread(
-            position=_digest(f"{uid} {line}" for uid in named for line in head.sources[uid].lines),
+            position=_digest(
+                (str(head.timeline), *(f"{uid} {line}" for uid in named for line in head.sources[uid].lines))
+            ),
             newest=_digest(f"{uid} {text}" for uid, text in newest.items()) if newest else "",
             epoch=log.newest_epoch,
             beats=heartbeat.counter if running and heartbeat is not None else None,

@@ -85,6 +85,20 @@ def test_a_table_whose_rows_are_read_has_nothing_and_a_commit_with_rows_is_somet
     assert after.position != seen.position
 
 
+def test_a_job_that_was_taken_back_stands_where_it_has_not_stood_before(job: MadeJob, table: Path) -> None:
+    commit(table, 5)
+    called = looks(job).look()
+    while job.batch() < 6:
+        pass
+    job.beat(ended=True)
+    assert looks(job).look().newest == ""
+    job.restore("checkpoint:5").apply()
+    again = looks(job).look()
+    assert again.newest == called.newest
+    assert again.position != called.position, "or a watcher takes it for what it has called for"
+    assert looks(job).look() == again
+
+
 def test_a_commit_that_only_its_catalog_knows_may_be_something(job: MadeJob, table: Path) -> None:
     staged = table / "_delta_log" / "_staged_commits"
     staged.mkdir()
