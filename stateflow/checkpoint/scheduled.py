@@ -18,7 +18,7 @@ from stateflow.storage.local import held_root
 from stateflow.storage.store import Store, create_once
 
 MOST_MARKS = 1_000
-"""A job keeps the marks of this many tasks of DAG runs. A task that is cleared later continues as if it had none."""
+"""A job keeps the marks of this many tasks of DAG runs. A task that is cleared later goes on as if it had none, or is refused."""
 
 
 class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -173,6 +173,24 @@ def test_a_relative_pipeline_lies_beside_the_dag(method: Method) -> None:
     assert method.specs[0].pipeline == "/dags/orders.py:orders"
 
 
+@pytest.mark.parametrize("on_rerun", ["skip", "rewind"])
+def test_what_a_job_has_forgotten_of_a_dag_run_that_is_cleared_is_not_made_up(
+    method: Method, monkeypatch: pytest.MonkeyPatch, on_rerun: str
+) -> None:
+    for run_id in ("one", "two"):
+        operator(method).execute(context(FakeTask(run_id=run_id)))
+    monkeypatch.setattr(scheduled, "MOST_MARKS", 1)
+    Job(str(method.root), "orders").collect(retained=50)
+    for _ in range(2):  # also when it is cleared once more
+        with refused(AirflowFailException, "orders_dag/one", f"on_rerun={on_rerun!r}", "on_rerun='go_on'"):
+            operator(method, on_rerun=on_rerun).execute(cleared("one"))
+    assert operator(method, on_rerun="skip").execute(cleared("two"))["stopped"] == "from 2"
+    assert len(method.specs) == 2
+    operator(method, on_rerun=on_rerun).execute(context(FakeTask(run_id="three")))
+    operator(method).execute(cleared("one"))
+    assert len(method.specs) == 4
+
+
 def test_a_mapped_task_is_a_task_of_its_own(method: Method) -> None:
     operator(method).execute(context(FakeTask(map_index=2)))
     assert method.specs[0].task == "run[2]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,13 +27,17 @@ class Note:
     clears: int
     """How often tasks of the DAG run had been cleared."""
     ended: bool = False
+    again: bool = False
+    """Whether work of the task had ended before this one, under another key."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Note:
-        return cls(str(stored["key"]), int(stored["clears"]), bool(stored["ended"]))
+        # What notes of earlier versions do not have is the default.
+        again = bool(stored.get("again", False))
+        return cls(str(stored["key"]), int(stored["clears"]), bool(stored["ended"]), again)
 
     def plain(self) -> dict[str, Any]:
-        return {"key": self.key, "clears": self.clears, "ended": self.ended}
+        return asdict(self)
 
     def holds(self, clears: int) -> bool:
         """Whether the next try is about the same work.
@@ -53,15 +57,16 @@ class IdempotencyKey:
         self.ti_id = str(context["ti"].id)
         stored: Any = self._store.get(NOTE)
         before = Note.of(stored) if stored else None
+        self.again = before is not None and (before.again or not before.holds(self._clears))
         if before is not None and before.holds(self._clears):
             self.text = before.key
             return
         self.text = self.ti_id
-        self._store.set(NOTE, Note(self.text, self._clears).plain())
+        self._store.set(NOTE, Note(self.text, self._clears, again=self.again).plain())
 
     def end(self) -> None:
         """The work is done, so nothing here may fail the task. Without the note a task that is cleared reports this work again."""
         try:
-            self._store.set(NOTE, Note(self.text, self._clears, ended=True).plain())
+            self._store.set(NOTE, Note(self.text, self._clears, ended=True, again=self.again).plain())
         except Exception as error:
             _log.warning("that the work has ended could not be noted: %s", error)

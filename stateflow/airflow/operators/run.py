@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from stateflow.driver.run_spec import RunSpec
     from stateflow.driver.run_state import RunState
     from stateflow.driver.supervision import Supervision
+    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.observe.status import JobStatus, SinkStatus
 
@@ -207,6 +208,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                 scheduled,
             )
 
+            self._refuse_forgotten_end(context, job, owner)
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
             if mark.ended is not None and mark.ended_by == owner.run:
                 self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
@@ -232,6 +234,20 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                 if outcome.nothing_left:
                     control.note_look(job.store, job.layout, job.clock())
             return self._finished(context, job, mark, outcome)
+
+    def _refuse_forgotten_end(self, context: Context, job: Job, owner: Owner) -> None:
+        """Airflow knows that this task had ended before it was cleared, and the job has no mark of it any more."""
+        from stateflow.checkpoint import scheduled  # as above
+
+        choice = self.given("on_rerun")
+        if choice == "go_on" or not self._key_of(context).again or not job.exists:
+            return
+        if scheduled.find(job.store, job.layout, owner.dag_run, owner.task) is None:
+            raise AirflowFailException(
+                f"job {job.name!r} has forgotten where {owner.dag_run} began and how it ended, since it remembers its newest "
+                f"{scheduled.MOST_MARKS} runs of tasks, so on_rerun={choice!r} cannot be done: clear the task with on_rerun='go_on' to go on from the "
+                "newest checkpoint, mark it as success to leave it out, or take the job back with stateflow_recovery"
+            )
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run, or of the task's time."""
