@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.graph import GroupedRows, NodeRows
-from stateflow.pipelines.rows.row_type import RowType, key_type
+from stateflow.pipelines.rows.row_type import RowType, key_advice, key_type
 
 
 def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]) -> None:
@@ -28,8 +27,7 @@ def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]
         field = rows.field(name)
         if field is not None and key_type(field.type) is None:
             raise UsageError(
-                f"key_by: column {name!r} is a {field.type}, which cannot be a key: use "
-                f"{', '.join(KEY_TYPES[:-1])} or {KEY_TYPES[-1]}"
+                f"key_by: column {name!r} is a {field.type}, which cannot be a key: {key_advice(field.type)}"
             )
 
 

@@ -34,7 +34,7 @@ from stateflow.pipelines.processes.columnar import ALONE, ColumnarOperator, colu
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.processes.process import Output
 from stateflow.pipelines.ready.operators import ReadyOperator
-from stateflow.pipelines.rows.row_type import RowType, key_type, row_type, without_nulls
+from stateflow.pipelines.rows.row_type import RowType, key_advice, key_type, row_type, without_nulls
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
 from stateflow.testing.harness import KeyedStateHarness
@@ -300,7 +300,9 @@ def _key_type(rows: RowType, name: str) -> str:
         raise UsageError(f"{rows.name} has no column {name!r}; it has {', '.join(rows.names)}")
     kind = key_type(field.type)
     if kind is None:
-        raise UsageError(f"column {name!r} is a {field.type}, which cannot be a key")
+        raise UsageError(
+            f"column {name!r} is a {field.type}, which cannot be a key: {key_advice(field.type)}"
+        )
     return kind
 
 

@@ -262,6 +262,12 @@ def test_keys_are_columns_that_can_be_keys() -> None:
         "the uid first, such as 'totals'",
     )
     unbuilt(lambda f: source(f).key_by("amount"), "column 'amount' is a double", "use bool")
+    unbuilt(
+        lambda f: f.source("fine", SOURCE, "rate decimal(38,19)").key_by("rate"),
+        "column 'rate' is a decimal(38,19)",
+        "decimal(38,18)",
+        "a string",
+    )
 
 
 def test_connected_inputs_have_the_same_key() -> None:

@@ -103,6 +103,14 @@ def test_keys_are_cast_before_they_are_hashed(spark: SparkSession) -> None:
     assert {row["_sf_key0"]: row["_sf_group"] for row in out} == {k: xxhash64(k) % 128 for k in (1, 2, -7)}
 
 
+def test_decimals_that_would_be_rounded_to_one_key_are_no_key(spark: SparkSession) -> None:
+    frame = spark.sql("select cast(1 as decimal(38,20)) as fine, cast(1 as decimal(38,18)) as coarse")
+    untyped = row_type("user long")
+    assert key_types_of("x", KeyedInput(frame, ("coarse",), (), untyped)) == ("decimal",)
+    with refused(sf.UsageError, "operator 'x'", "'fine'", "decimal(38,20)", "cast it to decimal(38,18)"):
+        key_types_of("x", KeyedInput(frame, ("fine",), (), untyped))
+
+
 def test_the_shuffle_carries_no_key_that_a_field_repeats_and_no_flag_that_is_always_false(
     spark: SparkSession,
 ) -> None:

@@ -17,10 +17,12 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from stateflow.errors import UsageError
-from stateflow.format.scalars import BY_TYPE, COLUMN_TYPES, KEYS
+from stateflow.format.scalars import BY_NAME, BY_TYPE, COLUMN_TYPES, KEY_TYPES, KEYS
 from stateflow.pipelines.rows.defaults import Default, defaults_of
 from stateflow.state.values.schema import FieldAliases, refuse_aliases_as_defaults, refuse_shared_aliases
 
+_DECIMAL_KEY = BY_NAME["decimal"]
+_SCALE = re.compile(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)")
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {column.alias: column.name for column in COLUMN_TYPES if column.alias}
 _INSIDE = re.compile(rf"(?<=[<,:])(\s*)({'|'.join(_ALIASES)})(?=\s*[,>])", re.I)
@@ -82,7 +84,24 @@ class RowType:
 
 def key_type(spark_type: str) -> str | None:
     """The key type's name for a Spark type; None when it cannot be a key."""
-    return "decimal" if spark_type.startswith("decimal") else _KEYS_OF_SPARK.get(spark_type)
+    if not spark_type.startswith("decimal"):
+        return _KEYS_OF_SPARK.get(spark_type)
+    return None if _is_too_fine(spark_type) else "decimal"
+
+
+def key_advice(spark_type: str) -> str:
+    """What to do about a column of a type that cannot be a key."""
+    if _is_too_fine(spark_type):
+        return (
+            f"cast it to {_DECIMAL_KEY.spark} or to a string, for a key has no more digits behind the point"
+        )
+    return f"use {', '.join(KEY_TYPES[:-1])} or {KEY_TYPES[-1]}"
+
+
+def _is_too_fine(spark_type: str) -> bool:
+    """Whether it has decimals that would be rounded as a key, so that different keys would become one."""
+    found = _SCALE.fullmatch(spark_type)
+    return found is not None and int(found[1]) > _DECIMAL_KEY.arrow[2]
 
 
 def spark_type(hint: Any, where: str) -> tuple[str, bool]:

@@ -21,7 +21,7 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
 from stateflow.pipelines.rows.conversions import converted
-from stateflow.pipelines.rows.row_type import RowType, key_type, quoted
+from stateflow.pipelines.rows.row_type import RowType, key_advice, key_type, quoted
 from stateflow.spark.internals.plans import keep_empty_tasks
 from stateflow.spark.shuffle.numbered_tasks import to_tasks
 from stateflow.spark.task.carried import GROUP_AT, Carried, carried, everything
@@ -55,8 +55,7 @@ def key_types_of(uid: str, keyed: KeyedInput) -> tuple[str, ...]:
         kind = key_type(spark)
         if kind is None:
             raise UsageError(
-                f"operator {uid!r}: key column {name!r} is a {spark}, which cannot be a key: "
-                "use a bool, int, str, bytes, date, timestamp or decimal"
+                f"operator {uid!r}: key column {name!r} is a {spark}, which cannot be a key: {key_advice(spark)}"
             )
         out.append(kind)
     return tuple(out)
