@@ -114,7 +114,9 @@ ROOMS: Mapping[str, Room] = {
         "format pipelines/rows state state/columns",
         "process.py",
     ),
-    "pipelines/inputs": Room("files and Delta tables that a pipeline reads", "pipelines/rows", "files.py"),
+    "pipelines/inputs": Room(
+        "files and Delta tables that a pipeline reads", "pipelines/rows state/values/arrow", "files.py"
+    ),
     "pipelines/ready": Room(
         "aggregates, windows, joins, as a pipeline declares them",
         "format pipelines/code pipelines/conditions pipelines/processes pipelines/rows quantities state "
@@ -141,7 +143,7 @@ ROOMS: Mapping[str, Room] = {
     "operators/ready/aggregates": Room(
         "aggregates over groups of rows: partial values that add up",
         "format operators operators/ready/grouping pipelines/conditions pipelines/processes pipelines/ready "
-        "state/keys state/values",
+        "state/keys state/values state/values/arrow",
         "accumulator.py",
     ),
     "operators/ready/windows": Room(
@@ -160,7 +162,7 @@ ROOMS: Mapping[str, Room] = {
         "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
         "operators operators/ready operators/ready/grouping "
         "operators/ready/windows pipelines/conditions pipelines/processes pipelines/ready quantities state/keys state/values "
-        "state/values/evolution",
+        "state/values/arrow state/values/evolution",
         "interval.py",
     ),
     "compatibility": Room(
@@ -247,7 +249,7 @@ ROOMS: Mapping[str, Room] = {
         # `checkpoint` is the rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
         "checkpoint compatibility config connectors format operators operators/joins pipelines pipelines/inputs "
         "pipelines/processes pipelines/ready pipelines/rows reading spark spark/inputs spark/session spark/sinks state "
-        "state/backends state/columns state/keys state/values state/values/evolution storage",
+        "state/backends state/columns state/keys state/values state/values/arrow state/values/evolution storage",
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",

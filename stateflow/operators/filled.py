@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.operators.lossless import MISFITS, array_of
 from stateflow.pipelines.rows.defaults import Default
+from stateflow.state.values.arrow.lossless import MISFITS, array_of
 
 
 def filled(uid: str, table: pa.Table, defaults: Mapping[str, Default]) -> pa.Table:

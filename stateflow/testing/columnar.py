@@ -27,7 +27,6 @@ from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
-from stateflow.operators.lossless import MISFITS, array_of
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.processes.columnar import ALONE, ColumnarOperator, columnar_operator
@@ -37,6 +36,7 @@ from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, key_advice, key_type, row_type, without_nulls
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
+from stateflow.state.values.arrow.lossless import MISFITS, array_of
 from stateflow.testing.harness import KeyedStateHarness
 from stateflow.testing.recorded import RecordedState
 

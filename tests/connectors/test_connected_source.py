@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,37 @@ def test_rows_that_do_not_fit_the_row_class_are_refused(given: Any, said: str) -
     odd = declared(read=lambda part: [{"id": 0, "item": "z"}, given])
     with pytest.raises(IncompatibleError, match=f"source 'bought': {said}"):
         list(odd.batches(0, SCHEMA))
+
+
+@dataclass
+class Delivered:
+    id: int
+    day: date
+    at: datetime
+    tags: list[str]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("id", 1.5),
+        ("id", Decimal("1.5")),
+        ("day", AT),
+        ("day", 20_454),
+        ("at", 1_767_225_600),
+        ("at", datetime(2026, 1, 1)),
+        ("tags", "abc"),
+        ("tags", {"a", "b"}),
+    ],
+)
+def test_a_value_that_would_be_changed_is_refused(column: str, value: Any) -> None:
+    fitting = {"id": 1.0, "day": AT.date(), "at": AT, "tags": ("a",)}
+    rows = row_type(Delivered)
+    odd = DeclaredSource("delivered", declared(read=lambda part: [part]).source, rows)
+    [there] = odd.batches(fitting, arrow_schema_of(rows))
+    assert there.to_pylist() == [{"id": 1, "day": AT.date(), "at": AT, "tags": ["a"]}]
+    with refused(IncompatibleError, "source 'delivered'", f"column {column!r}"):
+        list(odd.batches({**fitting, column: value}, arrow_schema_of(rows)))
 
 
 def test_rows_come_as_dicts_or_as_batches_of_arrow_and_may_have_more() -> None:

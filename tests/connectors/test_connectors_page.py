@@ -181,6 +181,12 @@ WRONG_SOURCES = {
         "columns_fit_the_row_class",
         "column 'item'",
     ),
+    "changes a value": (
+        READ,
+        READ.replace("*", "id + 0.5 AS id, item"),
+        "columns_fit_the_row_class",
+        "column 'id'",
+    ),
 }
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.operators.lossless import MISFITS, array_of
+from stateflow.state.values.arrow.lossless import MISFITS, array_of
 from stateflow.testing import ColumnarHarness, KeyedHarness
 from tests.refusals.refusal import refused
 

@@ -294,7 +294,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "a number that its column cannot hold is refused",
-        "operators/lossless.py",
+        "state/values/arrow/lossless.py",
         "        if isinstance(value, (float, Decimal, np.floating)) and value != int(value):\n",
         "        if False:\n",
         "operators/test_lossless.py",

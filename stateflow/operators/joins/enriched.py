@@ -12,13 +12,13 @@ from stateflow.errors import UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.joins.arrivals import Produced
 from stateflow.operators.joins.asked import Lookups, NoAnswer, UnreadableAnswerError, WrongAnswersError
-from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.grouping.dead_letters import Letters, dead_letter, key_of, put_out
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.enrichment import ANSWERED, ANSWERS, ASKED, Enrich, stored_answer
 from stateflow.quantities import several
+from stateflow.state.values.arrow.lossless import MISFITS, array_of, misfits
 
 
 class Enriched(ColumnarOperator):

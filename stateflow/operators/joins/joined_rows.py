@@ -15,11 +15,11 @@ from stateflow.operators.joins.pairs import MOST, Times, pairs
 from stateflow.operators.joins.partners import Partners, side_column
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.joins.row_state import SideOfBlocks
-from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.grouping.dead_letters import key_of
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.pipelines.ready.joined_columns import KEY, LEFT, RIGHT, Filled
 from stateflow.pipelines.ready.joins import JoinOperator, Side
+from stateflow.state.values.arrow.lossless import MISFITS, array_of, misfits
 
 Places = Any
 """Indices of rows; an array of Arrow with nulls where a row has no partner, or one of numpy."""

@@ -181,6 +181,8 @@ class DeclaredSource(Input):
         """Rows as a record batch. IncompatibleError names the column that does not fit."""
         import pyarrow as pa
 
+        from stateflow.state.values.arrow.lossless import MISFITS, array_of
+
         columns = []
         for field in self.rows.fields:
             if not (field.nullable or field.default) and any(field.name not in row for row in rows):
@@ -188,8 +190,8 @@ class DeclaredSource(Input):
                 raise self._misfit(field.name, f"a row has none; it has {', '.join(map(str, lacking))}")
             values = [row.get(field.name) for row in rows]
             try:
-                columns.append(pa.array(values, schema.field(field.name).type))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                columns.append(array_of(values, schema.field(field.name).type))
+            except MISFITS as error:
                 raise self._misfit(field.name, f"it has values that are no {field.type}: {error}") from error
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.operators.arrow_types import arrow_type
-from stateflow.operators.lossless import MISFITS, array_of, misfits
 from stateflow.operators.ready.aggregates.partials import CountedRows, Parts
 from stateflow.operators.ready.grouping.failed_groups import FailedCode
 from stateflow.operators.ready.grouping.groups import Groups
 from stateflow.pipelines.ready.aggregates import OwnCode
+from stateflow.state.values.arrow.lossless import MISFITS, array_of, misfits
 from stateflow.state.values.serializers import serializer_for
 
 Failures = dict[int, tuple[str, Exception]]
