@@ -84,7 +84,9 @@ def test_a_note_that_cannot_be_written_after_the_work_fails_no_task(monkeypatch:
 def test_a_note_is_read_as_it_was_written() -> None:
     for note in (Note("k", 0), Note("k", 2, ended=True), Note("k", 2, again=True)):
         assert Note.of(note.plain()) == note
-    assert Note.of({"key": "k", "clears": 1, "ended": True}) == Note("k", 1, ended=True), "of an earlier version"
+    assert Note.of({"key": "k", "clears": 1, "ended": True}) == Note("k", 1, ended=True), (
+        "of an earlier version"
+    )
 
 
 def test_airflow_has_what_the_key_rests_on() -> None:

@@ -356,7 +356,12 @@ def test_a_fork_takes_what_another_job_has(tmp_path: Path, connect: Connect) -> 
     assert list_pins(job.store, job.layout) == []
 
 
-FORK = {"job": "again", "from_job": "orders", "origin": "checkpoint:2", "parameters": {"output": "/data/again"}}
+FORK = {
+    "job": "again",
+    "from_job": "orders",
+    "origin": "checkpoint:2",
+    "parameters": {"output": "/data/again"},
+}
 
 
 def test_a_fork_takes_no_job_over_that_is_there(tmp_path: Path, connect: Connect) -> None:
