@@ -21,7 +21,7 @@ DELTA_SEEN = "delta-spark 4.4.0"
 """The version of Delta, with its jar for each of them."""
 _OWNERS = {
     "org.apache.spark.sql.delta.": "Delta", "io.delta.": "Delta", "org.apache.spark.sql.kafka010.": "Spark's Kafka source", "org.apache.spark.": "Spark",
-    "org.apache.hadoop.": "Hadoop", "org.apache.datasketches.": "DataSketches", "org.apache.parquet.": "Parquet", "org.codehaus.janino.": "Janino", "pyspark.": "PySpark",
+    "org.apache.hadoop.": "Hadoop", "org.apache.datasketches.": "DataSketches", "org.apache.parquet.": "Parquet", "org.apache.orc.": "ORC", "org.codehaus.janino.": "Janino", "pyspark.": "PySpark",
     "py4j.": "Py4J", "scala.": "Scala", "java.": "Java", "sun.": "Java", "spark.": "Spark", "uvicorn.": "uvicorn",
 }  # fmt: skip
 _ABSENT = {

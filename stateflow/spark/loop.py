@@ -39,6 +39,7 @@ from stateflow.spark.deadline import Deadline
 from stateflow.spark.deliveries import Deliveries, cause
 from stateflow.spark.inputs.admission import Admission
 from stateflow.spark.inputs.alignment import nothing_waits
+from stateflow.spark.inputs.file_types import refuse_other_types
 from stateflow.spark.inputs.observations import Observation, check_times, less, observations
 from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames
 from stateflow.spark.inputs.output_watch import OutputWatch
@@ -145,7 +146,7 @@ class BatchLoop:
                 self._batch_id = batch_id
                 with without_exit("code in the batch, such as a package's sink or source,"):
                     self._run_with_retries(
-                        lambda: self.inputs.split(frame),
+                        lambda: self._read(frame),
                         lambda: self.source_records.of_batch(self.location, batch_id),
                         input_free=False,
                     )
@@ -156,6 +157,11 @@ class BatchLoop:
                     raise
                 # Py4J answers Spark for no other errors, such as a panic of a library in Rust, and Spark would wait for ever.
                 raise RuntimeError(f"the batch ended with {type(error).__name__}") from error
+
+    def _read(self, frame: DataFrame) -> SourceFrames:
+        """The rows of each source, which Spark reads as their files have them."""
+        refuse_other_types(self.spark, self.inputs, self.location, self._batch_id)
+        return self.inputs.split(frame)
 
     def input_free(self) -> None:
         """Makes a checkpoint without new input, for timers that are due."""

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.errors import StateflowError
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import joined_lines
+from stateflow.spark.inputs.file_types import refuse_other_types
 from stateflow.spark.inputs.open_inputs import OpenInputs, SourceFrames
 from stateflow.spark.inputs.seeding import plan_batch, seed, seed_entries, unread
 from stateflow.spark.internals.gateway import first_line
@@ -92,6 +93,7 @@ def reread(
 
     def on_batch(frame: DataFrame, number: int) -> None:
         try:
+            refuse_other_types(spark, inputs, location, number)
             frames = inputs.split(frame)
             try:
                 results.append(use(frames))
