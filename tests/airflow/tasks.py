@@ -33,6 +33,8 @@ class Try:
     dag_id: str = "upkeep"
     run_id: str = "manual__1"
     map_index: int = -1
+    max_tries: int = 2
+    """Raised when somebody clears this very task."""
     pushed: dict[str, Any] = field(default_factory=dict)
     id: UUID = field(default_factory=uuid4)
 

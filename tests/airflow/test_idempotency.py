@@ -60,6 +60,20 @@ def test_a_task_that_is_cleared_after_its_end_has_another_and_so_have_its_retrie
     assert len(set(keys)) == 3
 
 
+def test_a_task_that_is_cleared_beside_its_dag_run_has_another_too() -> None:
+    """Through the API, with `reset_dag_runs=false`, which leaves the DAG run's count as it is."""
+    first = work(Try("it"))
+    cleared = key_of(Try("it", max_tries=3))
+    assert cleared != first
+    assert work(Try("it", try_number=3, max_tries=3)) == cleared
+    assert key_of(Try("it", max_tries=4)) != cleared
+
+
+def test_a_note_of_an_earlier_version_holds_by_the_dag_run_s_count() -> None:
+    note = Note.of({"key": "k", "clears": 1, "ended": True})
+    assert [note.holds(clears, 7) for clears in (1, 2)] == [True, False]
+
+
 def test_a_task_that_was_cleared_goes_on_with_work_that_has_not_ended() -> None:
     with pytest.raises(ValueError, match="it"):
         work(Try("it"), failing(ValueError("it")))
@@ -82,7 +96,7 @@ def test_a_note_that_cannot_be_written_after_the_work_fails_no_task(monkeypatch:
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
-    for note in (Note("k", 0), Note("k", 2, ended=True), Note("k", 2, again=True)):
+    for note in (Note("k", 0), Note("k", 2, ended=True), Note("k", 2, again=True), Note("k", 2, tries=3)):
         assert Note.of(note.plain()) == note
     assert Note.of({"key": "k", "clears": 1, "ended": True}) == Note("k", 1, ended=True), (
         "of an earlier version"
@@ -94,12 +108,14 @@ def test_airflow_has_what_the_key_rests_on() -> None:
     from airflow.models.task_state_store import TaskStateStoreModel
     from airflow.models.taskinstance import TaskInstance, clear_task_instances
     from airflow.sdk.definitions.context import Context
-    from airflow.sdk.types import DagRunProtocol
+    from airflow.sdk.types import DagRunProtocol, RuntimeTaskInstanceProtocol
 
     annotations: Any = inspect.get_annotations(Context)
     assert "task_state_store" in annotations
     assert "clear_number" in inspect.get_annotations(DagRunProtocol)
     assert "self.id = uuid7()" in inspect.getsource(TaskInstance.prepare_db_for_next_try)
+    assert "max_tries" in inspect.get_annotations(RuntimeTaskInstanceProtocol)
+    assert "ti.max_tries = ti.try_number + task.retries" in inspect.getsource(clear_task_instances)
     assert "dr.clear_number += 1" in inspect.getsource(clear_task_instances)
     [unique] = [each for each in TaskStateStoreModel.__table_args__ if "_uq" in str(each.name)]
     assert [column.name for column in unique.columns] == ["dag_run_id", "task_id", "map_index", "key"]

@@ -43,6 +43,7 @@ class FakeTask:
     task_id: str = "run"
     map_index: int = -1
     clears: int = 0
+    max_tries: int = 0
     id: UUID = field(default_factory=uuid4)
     pushed: dict[str, Any] = field(default_factory=dict)
 
