@@ -8,7 +8,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException
 from stateflow_settings import SETTINGS
 
-from stateflow.airflow.operators.approvals import refusal
+from stateflow.airflow.operators.approvals import asked_by, refusal
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,11 +21,10 @@ class Approval(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         answer = super().execute_complete(context, event)
-        asked_by = getattr(context["dag_run"], "triggering_user_name", None) or ""
         if answer["chosen_options"] == [self.APPROVE] and (
             sentence := refusal(
                 answer,
-                asked_by=asked_by,
+                asked_by=asked_by(context["dag_run"]),
                 four_eyes=SETTINGS.four_eyes,
                 approvers=SETTINGS.approvers,
                 what=self.what,

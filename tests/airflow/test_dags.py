@@ -27,6 +27,7 @@ from tests.airflow import dag_runs
 from tests.airflow.conftest import Connect
 from tests.airflow.dag_runs import DAGS
 from tests.jobs.made import ORDERS, REPOSITORY, made_job
+from tests.refusals.refusal import refused
 
 MONDAY = "2026-02-02T01:30:00+00:00"
 FORMS = {
@@ -324,7 +325,7 @@ def test_one_person_cannot_ask_and_approve_where_the_settings_want_two(
     strict = msgspec.structs.replace(approval.SETTINGS, four_eyes=True, approvers=["bob"])
     monkeypatch.setattr(approval, "SETTINGS", strict)
     approve = bag.dags[f"stateflow_{what}"].get_task("approve")
-    asked: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann")}
+    asked: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", clear_number=0)}
 
     def answered(by: str) -> Any:
         event = {
@@ -339,6 +340,9 @@ def test_one_person_cannot_ask_and_approve_where_the_settings_want_two(
             AirflowFailException, match=f"this {RESTORED[what]}, and is none of its approvers"
         ):
             answered(by)
+    asked["dag_run"].clear_number = 1
+    with refused(AirflowFailException, "four_eyes", "cleared"):
+        answered("bob")
 
 
 RESTORED = {"recovery": "restore", "upgrade": "upgrade"}

@@ -153,6 +153,19 @@ def test_a_restore_that_needs_two_people_is_refused_where_it_is_carried_out(
     assert files_of(tmp_path) == before
 
 
+def test_whoever_clears_another_person_s_dag_run_cannot_approve_it_alone(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    strict = {"origin": "checkpoint:2", "approval": answer("bob"), "four_eyes": True, "approvers": "ann, bob"}
+    wanted = {**strict, "approved": approved(origin="checkpoint:2")}
+    with refused(AirflowFailException, "four_eyes", "trigger the DAG", "cleared"):
+        restore(Try("it", clears=1), **wanted)
+    assert restores(tmp_path) == []
+    assert restore(Try("it"), **wanted)["restored"]
+
+
 def test_a_list_of_approvers_that_came_out_empty_opens_nothing(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     made_job(tmp_path)

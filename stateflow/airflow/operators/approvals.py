@@ -17,10 +17,16 @@ def person_of(approval: Any) -> tuple[str, str]:
     return str(by.get("id") or ""), str(by.get("name") or "")
 
 
+def asked_by(dag_run: Any) -> str:
+    """Who wants what the DAG run does, as far as Airflow tells: it keeps who triggered it, and not who has cleared a task of it since."""
+    return "" if dag_run.clear_number else getattr(dag_run, "triggering_user_name", None) or ""
+
+
 def refusal(
     approval: Any, *, asked_by: str, four_eyes: bool, approvers: Collection[str], what: str = "restore"
 ) -> str:
-    """Why the approval does not suffice, in one sentence; empty when it does. `asked_by`: who triggered the DAG run."""
+    """Why the approval does not suffice, in one sentence; empty when it does. `asked_by`: what the function of
+    that name says."""
     if not four_eyes and not approvers:
         return ""
     id_, name = person_of(approval)
@@ -35,7 +41,7 @@ def refusal(
     if four_eyes and not asked_by:
         return (
             f"nobody knows who asked for this {what}, so nobody can be somebody else (four_eyes): let a person trigger the DAG "
-            "run"
+            "again, since a DAG run with a task that was cleared does not say who wanted that"
         )
     # Some auth managers take a name in any case.
     if four_eyes and asked_by.casefold() in (id_.casefold(), name.casefold()):

@@ -10,7 +10,7 @@ import msgspec
 from airflow.sdk.exceptions import AirflowFailException
 
 from stateflow.airflow.internals.task_instances import code_revision
-from stateflow.airflow.operators.approvals import person_of, refusal
+from stateflow.airflow.operators.approvals import asked_by, person_of, refusal
 from stateflow.airflow.operators.arguments import (
     Argument,
     Count,
@@ -136,8 +136,7 @@ class StateflowRestoreOperator(StateflowOperator):
     def _require_approval(self, context: Context) -> None:
         """Here, where the plan is carried out: whoever changes or skips the approval task changes nothing."""
         rules = {"four_eyes": self.given("four_eyes"), "approvers": self.given("approvers")}
-        asked_by = getattr(context["dag_run"], "triggering_user_name", None) or ""
-        if sentence := refusal(self.given("approval"), asked_by=asked_by, **rules):
+        if sentence := refusal(self.given("approval"), asked_by=asked_by(context["dag_run"]), **rules):
             raise AirflowFailException(sentence)
         if any(rules.values()) and self.given("approved") is None:
             raise AirflowFailException(
