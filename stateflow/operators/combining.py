@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.operators.combined import COUNTED, MARKS, ROWS, counts_by_column, part_name, value_name
-from stateflow.operators.condition_sql import NotInSparkError, condition_sql, literal
+from stateflow.operators.condition_sql import NotInSparkError, condition_sql, default_sql
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.ready.aggregates import Aggregated
 from stateflow.pipelines.ready.operators import LATE, RunningAggregate, WindowAggregate
@@ -73,7 +73,7 @@ def combining_of(operator: ColumnarOperator | None, read: Set[str]) -> Combining
     rows = operator.needed(read)
     try:
         defaults = tuple(
-            (field.name, _default(field))
+            (field.name, default_sql(field))
             for field in rows.fields
             if field.default is not None and field.name not in operator.key_columns
         )
@@ -144,17 +144,6 @@ def piece_of(window: Window) -> tuple[int, int] | None:
 def _piece_sql(time: str, length: int, offset: int) -> str:
     at = f"unix_micros({quoted(time)})"
     return f"timestamp_micros({at} - pmod({at} - {offset}L, {length}L) + {length - 1}L)"
-
-
-def _default(field: Field) -> str:
-    default = field.default
-    assert default is not None
-    if default.factory is not None:
-        raise NotInSparkError(field.name)
-    value = default.value
-    if field.type in FLOATS and type(value) is int:
-        value = float(value)
-    return literal(value, field.type)
 
 
 def _parts(each: Aggregated, rows: RowType, first: str) -> list[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from stateflow.format.instants import days_since_epoch, micros_since_epoch
 from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.pipelines.conditions.expression import Expression
-from stateflow.pipelines.rows.row_type import RowType, quoted, text_in_sql
+from stateflow.pipelines.rows.row_type import Field, RowType, quoted, text_in_sql
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _COMPARED = ("bigint", "double", "string", "boolean", "date", "timestamp")
@@ -103,3 +103,15 @@ def literal(value: Any, kind: str) -> str:
         case date() if kind == "date" and not isinstance(value, datetime):
             return f"date_from_unix_date({days_since_epoch(value)})"
     raise NotInSparkError(f"{value!r} as {kind}")
+
+
+def default_sql(field: Field) -> str:
+    """What stands for a null of a field that has a default."""
+    default = field.default
+    assert default is not None
+    if default.factory is not None:
+        raise NotInSparkError(field.name)
+    value = default.value
+    if field.type in FLOATS and type(value) is int:
+        value = float(value)
+    return literal(value, field.type)

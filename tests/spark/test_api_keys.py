@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.format.keygroups import default_assignment, xxhash64
 from stateflow.pipelines.rows.row_type import row_type
-from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, key_types_of
+from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, key_types_of, spread
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import COUNTED, Count, Workbench
 
@@ -153,6 +154,42 @@ def test_spark_does_not_sort_rows_without_an_order(
     ]
     assert found == ([sorts] if sorts else [])
     assert carry.mixed == (not sorts)
+
+
+@dataclass
+class Numbered:
+    id: int
+    seq: int = 5
+
+
+@pytest.mark.parametrize(("order", "wanted"), [("seq", [2, None, 9, 10]), ("-seq", [10, 9, None, 2])])
+def test_rows_are_in_the_order_of_the_values_that_code_sees(
+    spark: SparkSession, order: str, wanted: list[int | None]
+) -> None:
+    """Of their declared type, with defaults in, also where an operator needs the column for nothing else."""
+    frame = spark.createDataFrame([(1, "9"), (1, None), (1, "10"), (1, "2")], "id long, seq string").coalesce(
+        1
+    )
+    declared = row_type(Numbered)
+    given = KeyedInput(frame, ("id",), (order,), declared)
+    in_one = exchanged("x", [given], ("int",), 128, default_assignment(1, 128)).collect()
+    assert [row["seq"] for row in in_one] == wanted
+    assert [row["seq"] for row in spread("x", given, 1).collect()] == wanted
+    texts = replace(given, rows=row_type("id long, seq string"), declared=declared)
+    lean = exchanged("x", [texts], ("int",), 128, default_assignment(1, 128)).collect()
+    assert [row["seq"] and int(row["seq"]) for row in lean] == wanted
+
+
+def test_rows_are_not_sorted_by_a_default_that_spark_cannot_put_in(spark: SparkSession) -> None:
+    given = KeyedInput(spark.range(1), ("id",), ("tags",), row_type(Tagged))
+    with refused(sf.UsageError, "operator 'x'", "'tags'", "Tagged", "F.coalesce("):
+        spread("x", replace(given, frame=spark.sql("select 1L as id, array(1L) as tags")), 1)
+
+
+@dataclass
+class Tagged:
+    id: int
+    tags: list[int] = field(default_factory=list)
 
 
 def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:

@@ -15,7 +15,7 @@ from stateflow.operators.python_values import values_of
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.rows.row_type import RowType, quoted
 from stateflow.spark.batches.batch import Batch
-from stateflow.spark.shuffle.exchange import LATE, KeyedInput, field_sql, same_key_types
+from stateflow.spark.shuffle.exchange import LATE, KeyedInput, field_sql, order_sql, same_key_types
 from stateflow.spark.task.columns import RowReader
 
 _PART = "_sf_part"
@@ -71,7 +71,7 @@ def _rows(uid: str, keyed: KeyedInput, types: tuple[str, ...], key: Any, behind_
         *(f"{field_sql(uid, keyed, f.name, f.type)} as _sf_{i}" for i, f in enumerate(fields)),
         f"{late} as {LATE}",
         f"spark_partition_id() as {_PART}",
-        *(f"{quoted(order.removeprefix('-'))} as _sf_by{i}" for i, order in enumerate(keyed.order_by)),
+        *(f"{order_sql(uid, keyed, order)} as _sf_by{i}" for i, order in enumerate(keyed.order_by)),
     )
     if keyed.order_by:
         frame = frame.orderBy(*map(_direction, range(len(keyed.order_by)), keyed.order_by))

@@ -75,8 +75,8 @@ class StreamRows:
     def keyed(self, node: KeyedNode, types: Sequence[RowType | None]) -> list[KeyedInput]:
         """The rows that an operator takes. `types`: the columns that it needs of each input."""
         return [
-            KeyedInput(frame := self.of(k.stream), k.columns, k.order_by, rows or _untyped(frame))
-            for k, rows in zip(node.keyed, types, strict=True)
+            KeyedInput(frame := self.of(k.stream), k.columns, k.order_by, rows or _untyped(frame), declared)
+            for k, rows, declared in zip(node.keyed, types, node.rows, strict=True)
         ]
 
     def broadcast(self, node: KeyedNode) -> dict[str, tuple[Any, ...]]:

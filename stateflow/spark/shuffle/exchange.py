@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
+from stateflow.operators.condition_sql import NotInSparkError, default_sql
 from stateflow.pipelines.rows.conversions import converted
 from stateflow.pipelines.rows.row_type import RowType, key_advice, key_type, quoted
 from stateflow.spark.internals.plans import keep_empty_tasks
@@ -37,6 +38,8 @@ class KeyedInput:
     columns: tuple[str, ...]
     order_by: tuple[str, ...]
     rows: RowType
+    declared: RowType | None = None
+    """All columns that its rows are declared with, where the operator needs only some."""
 
     @cached_property
     def types(self) -> dict[str, str]:
@@ -136,9 +139,7 @@ def exchanged(
             ]
         else:
             columns += [f"{value} as {quoted(name)}" for name, value in fields]
-        columns += [
-            f"{_order_column(uid, keyed, o)} as _sf_by{side}_{i}" for i, o in enumerate(keyed.order_by)
-        ]
+        columns += [f"{order_sql(uid, keyed, o)} as _sf_by{side}_{i}" for i, o in enumerate(keyed.order_by)]
         frames.append(keyed.frame.selectExpr(*columns))
     frame = frames[0]
     for further in frames[1:]:
@@ -163,7 +164,7 @@ def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
     columns = [
         f"{LATE if LATE in given.frame.columns else 'false'} as {LATE}",
         *(f"{field_sql(uid, given, f.name, f.type)} as {quoted(f.name)}" for f in given.rows.fields),
-        *(f"{_order_column(uid, given, o)} as _sf_by0_{i}" for i, o in enumerate(given.order_by)),
+        *(f"{order_sql(uid, given, o)} as _sf_by0_{i}" for i, o in enumerate(given.order_by)),
     ]
     frame = given.frame.selectExpr(*columns).repartition(parallelism)
     if not given.order_by:
@@ -197,11 +198,24 @@ def _directions(inputs: Sequence[KeyedInput]) -> list[Column]:
     ]
 
 
-def _order_column(uid: str, keyed: KeyedInput, order: str) -> str:
+def order_sql(uid: str, keyed: KeyedInput, order: str) -> str:
+    """What rows are sorted by: the column as user code has it, in its declared type and with its default."""
     name = order.removeprefix("-")
     if name not in keyed.frame.columns:
         raise _missing(uid, name, keyed.frame)
-    return quoted(name)
+    field = (keyed.declared or keyed.rows).field(name)
+    if field is None:
+        return quoted(name)
+    value = field_sql(uid, keyed, name, field.type)
+    if field.default is None:
+        return value
+    try:
+        return f"coalesce({value}, {default_sql(field)})"
+    except NotInSparkError:
+        raise UsageError(
+            f"operator {uid!r}: rows cannot be sorted by {name!r}, whose default in {keyed.rows.name} Spark cannot put in: give it a value in "
+            "a step before, as in .withColumn(..., F.coalesce(...)), and declare no default"
+        ) from None
 
 
 def field_sql(uid: str, keyed: KeyedInput, name: str, type_: str) -> str:
