@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -139,7 +140,7 @@ def variance(found: list[Any]) -> Any:
 
 
 def part(found: list[Any], share: float) -> Any:
-    return float(found[max(math.ceil(share * len(found)) - 1, 0)]) if found else None
+    return float(found[max(math.ceil(Fraction(repr(share)) * len(found)) - 1, 0)]) if found else None
 
 
 def most_frequent(found: list[Any]) -> list[Any]:

@@ -160,6 +160,26 @@ def test_a_quantile_is_off_by_its_accuracy_at_most_and_the_same_however_it_is_cu
                 assert math.isclose(row[name], row["exact"], rel_tol=accuracy * 1.0001), row
 
 
+@pytest.mark.parametrize(
+    ("share", "count", "rank"),
+    [
+        (0.55, 100, 55),
+        (0.07, 100, 7),
+        (0.29, 100, 29),
+        (0.5, 101, 51),
+        (0.0, 7, 1),
+        (1.0, 7, 7),
+        (0.12345678901234568, 10_000, 1235),
+    ],
+)
+def test_the_rank_of_a_quantile_is_that_of_the_share_as_written(share: float, count: int, rank: int) -> None:
+    """As a float, 0.55 of 100 is a little more than 55."""
+    rows = pa.Table.from_pylist([{"user": 1, "amount": n + 1.0, "ts": SECOND} for n in range(count)], SCHEMA)
+    exact = {"q": aggregate.quantile("amount", share, accuracy=0)}
+    found = over(Driven(declared_of("running", "user long, q double", exact)), rows, random.Random(1))
+    assert [row["q"] for row in last_of_each(found)] == [rank]
+
+
 @pytest.mark.parametrize("count", [0, 1, 30, 900, 1100, 20_000])
 def test_a_sketch_counts_different_values_within_its_error(count: int) -> None:
     chance = random.Random(count)

@@ -7,6 +7,7 @@ most this share of it. With accuracy 0 every value has a bucket of its own.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from stateflow.operators.ready.grouping.groups import Groups
 from stateflow.operators.ready.grouping.packed import packed, unpacked
 
 _MIDDLE, _INFINITY, _NAN = 1 << 40, 1 << 61, 1 << 62
+_MOST = np.iinfo(np.int64).max
 _LARGEST = np.finfo(np.float64).max
 _BELOW_SIGN = np.int64((1 << 63) - 1)
 
@@ -25,7 +27,7 @@ class Quantile:
     """The partial of a group is its buckets with their counts, in order."""
 
     def __init__(self, share: float, accuracy: float) -> None:
-        self._share = share
+        self._share = Fraction(repr(float(share)))
         self._buckets = _Growing(accuracy) if accuracy else _Single()
 
     def create(self, values: CountedRows, groups: Groups) -> Parts:
@@ -45,10 +47,17 @@ class Quantile:
         running = np.cumsum(entries[:, 1])
         totals = np.zeros(size, dtype=np.int64)
         np.add.at(totals, ids, entries[:, 1])
-        wanted = np.maximum(np.ceil(totals * self._share), 1).astype(np.int64) + np.cumsum(totals) - totals
+        wanted = self._ranks(totals) + np.cumsum(totals) - totals
         at = np.minimum(np.searchsorted(running, wanted), max(len(entries) - 1, 0))
         found = self._buckets.values(entries[at, 0]) if len(entries) else np.zeros(size)
         return pa.array(found, mask=totals == 0)
+
+    def _ranks(self, totals: Any) -> Any:
+        """How many of so many values the quantile does not exceed, from 1 on. A float of 0.55 is a little more, and 100 of it are 55."""
+        above, below = self._share.as_integer_ratio()
+        if above and totals.max(initial=0) > _MOST // above:
+            totals = totals.astype(object)
+        return np.maximum(-(-totals * above // below), 1).astype(np.int64)
 
 
 def _counted(ids: Any, buckets: Any, counts: Any, size: int) -> Any:
