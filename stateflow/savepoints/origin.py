@@ -86,7 +86,7 @@ def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str])
 
 
 def is_origin(label: str, origin: str, storage_options: Mapping[str, str]) -> bool:
-    """Whether a restore that has this label began from `origin`, as far as the label tells: `latest` or a time may have meant any checkpoint."""
+    """Whether a restore that has this label began from `origin`, as far as the label tells: the newest one, or that of a time, may have been any."""
     name = parse(origin)
     if isinstance(name, LatestCheckpoint | Time):
         return True
