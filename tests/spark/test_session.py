@@ -127,6 +127,18 @@ def submitted(script: Path, argument: Path, *, conf: Mapping[str, str]) -> str:
     return done.stdout
 
 
+def test_a_cast_never_makes_another_value(spark: SparkSession) -> None:
+    with refused(
+        UsageError, "spark.sql.ansi.enabled=False", "--conf spark.sql.ansi.enabled=true", "try_cast"
+    ):
+        build_session("other", conf={"spark.sql.ansi.enabled": "False"})
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        assert build_session("other").conf.get("spark.sql.ansi.enabled") == "true"
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", "true")
+
+
 def test_who_has_chosen_a_place_for_sparks_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ from stateflow.spark.session.settings import (
     brings_s3,
     in_pods,
     one_process,
+    require_ansi,
     require_image,
     says_where,
 )
@@ -60,6 +61,7 @@ def build_session(
     behind when it is killed go to a new folder in `scratch`, unless the user has chosen a folder for them.
     """
     _refuse_connect(conf)
+    require_ansi(conf)
     if lent.on_host():
         return lent.build(conf, bundles)
     if context_runs():
@@ -181,6 +183,7 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     connect()
     submitted = dict(SparkConf().getAll())
     require_image(submitted.get("spark.master"), {**submitted, **conf})
+    require_ansi({**submitted, **conf})
     ours = {**RUNTIME, **REDACTION}
     settings = {**ours, **{name: submitted[name] for name in ours if name in submitted}, **conf}
     if path := submitted.get(workers.SEARCH_PATH):

@@ -16,9 +16,12 @@ DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+# With it a cast fails for a value that the new type cannot hold. Without it the cast makes null or another number of it.
+ANSI = "spark.sql.ansi.enabled"
 # Settings that can change in a running session. So they also apply to a session that another program has built.
 RUNTIME = {
     "spark.sql.session.timeZone": "UTC",
+    ANSI: "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
@@ -96,6 +99,15 @@ def require_image(master: str | None, conf: Mapping[str, str]) -> None:
         raise UsageError(
             f"on {master} executors are containers, and no image is named: give "
             f"--conf {names[0]}=IMAGE, with Spark and the library in it (docs/deploying.md, Kubernetes)"
+        )
+
+
+def require_ansi(conf: Mapping[str, str]) -> None:
+    """UsageError where the user has turned off what columns of other types are converted with."""
+    if conf.get(ANSI, "true").strip().lower() != "true":
+        raise UsageError(
+            f"{ANSI}={conf[ANSI]} would make nulls and other numbers of values that do not fit their type: say --conf {ANSI}=true, and use "
+            "try_cast or try_divide in a transform() where a null is what you want"
         )
 
 
