@@ -50,6 +50,26 @@ def ids(bench: Workbench, name: str) -> list[int]:
     return sorted(row["id"] for row in sf.memory(f"{name}-{bench.folder.name}").rows)
 
 
+def test_columns_of_several_sources_have_any_names(bench: Workbench) -> None:
+    odd = "`größe` double, `order id` long, `a``b` array<struct<`c d`: map<string, struct<`maß`: long>>>>"
+    found = sf.memory(f"odd-{bench.folder.name}")
+
+    @sf.pipeline("odd")
+    def job(flow: sf.Flow) -> None:
+        flow.source("left", bench.source("left", odd)).collect("l", found)
+        flow.source("right", bench.source("right", "id long")).collect(
+            "r", sf.memory(f"r-{bench.folder.name}")
+        )
+
+    row = {"größe": 1.5, "order id": 2, "a`b": [{"c d": {"x": {"maß": 3}}}]}
+    bench.rows("left", [row])
+    bench.rows("right", [{"id": 1}])
+    bench.run(job)
+    assert [each["order id"] for each in found.rows] == [2]
+    assert [each["größe"] for each in found.rows] == [1.5]
+    assert ids(bench, "r") == [1]
+
+
 def test_each_source_of_a_batch_is_read_by_itself(bench: Workbench, kept: list[Any]) -> None:
     for first in (1, 10):
         bench.rows("left", [{"id": first}, {"id": first + 1}])

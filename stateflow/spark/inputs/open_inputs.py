@@ -31,6 +31,7 @@ from stateflow.spark.internals.managed_tables import managed_stream, refuse_path
 from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.internals.sketches import can_measure_highest
 from stateflow.spark.shuffle.exchange import LATE
+from stateflow.spark.sinks.fit import sql_type
 from stateflow.spark.sources.catalog_tables import located
 from stateflow.spark.sources.kafka_topics import ids_of_topics
 from stateflow.spark.sources.leaves import (
@@ -259,11 +260,11 @@ def _not_there(node: SourceNode, condition: str, error: Exception) -> str:
 def _unioned(sources: Sequence[tuple[SourceNode, DataFrame]]) -> DataFrame:
     if len(sources) == 1:
         return sources[0][1]
-    types = [frame.schema.simpleString() for _, frame in sources]
+    types = [sql_type(frame.schema) for _, frame in sources]
     tagged = []
     for index, (_, frame) in enumerate(sources):
         columns = [
-            (F.struct(*(F.col(f"`{c}`") for c in frame.columns)) if index == other else F.lit(None))
+            (F.struct(*(F.col(quoted(c)) for c in frame.columns)) if index == other else F.lit(None))
             .cast(types[other])
             .alias(_column(other))
             for other in range(len(sources))
