@@ -16,7 +16,15 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 
 MARKERS_WITHIN = 5.0
 """Seconds. A commit returns when the broker has decided it; that the partitions show it takes a moment more."""
@@ -48,6 +56,14 @@ class Topics:
 
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(30)
+
+    def set(self, name: str, setting: str, value: str) -> None:
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def grow(self, name: str, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
 
     def forget_group(self, name: str) -> None:
         """What brokers do by themselves with a group that rests for seven days."""

@@ -256,6 +256,42 @@ def test_a_null_that_readers_take_for_a_delete_is_refused(log: SinkLog, topics: 
         log.prepare(sink, rows(log, "id string, v string", ("1", None)))
 
 
+def test_messages_without_a_key_are_refused_by_a_compacted_topic_before_a_record_is_decided(
+    log: SinkLog, topics: Topics, topic: str
+) -> None:
+    compacted = topics.make(f"{topic}-c"[-200:], cleanup_policy="compact,delete")
+    command = f"kafka-configs.sh --alter --entity-type topics --entity-name {compacted} --add-config cleanup.policy=delete"
+    named = (compacted, "cleanup.policy=compact,delete", "keys='user'", command)
+    with refused(IncompatibleError, *named):
+        opened(log, topics, compacted)
+    opened(log, topics, compacted, keys="id")
+    sink = opened(log, topics, topic)
+    topics.set(topic, "cleanup.policy", "compact")
+    with refused(IncompatibleError, topic, "cleanup.policy=compact", "keys='user'"):
+        log.prepare(sink, rows(log, PAIR, (1, "a")))
+
+
+def test_a_topic_that_is_compacted_after_the_decision_is_told_and_holds_up_nobody_else(
+    log: SinkLog, topics: Topics, topic: str
+) -> None:
+    sink = opened(log, topics, topic)
+    waiting = log.prepare(sink, rows(log, PAIR, (1, "a")))
+    topics.set(topic, "cleanup.policy", "compact")
+    command = f"--entity-name {topic} --add-config cleanup.policy=delete"
+    with refused(
+        DisagreementError, topic, "cleanup.policy=compact", command, f"stateflow abandon {log.name} 1"
+    ):
+        log.commit(waiting)
+    other = SinkLog(log.spark, log.root / "other", job=f"{log.job}-other")
+    begun = time.monotonic()
+    keyed = opened(other, topics, topic, keys="id")
+    assert other.deliver(keyed, rows(other, PAIR, (2, "b"))) == "committed"
+    assert time.monotonic() - begun < 10
+    topics.set(topic, "cleanup.policy", "delete")
+    assert log.commit(waiting) == "committed"
+    assert len(topics.read(topic)) == 2
+
+
 def test_without_transactions_a_slot_comes_once_while_nothing_crashes(
     log: SinkLog, topics: Topics, topic: str
 ) -> None:

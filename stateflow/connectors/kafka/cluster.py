@@ -42,6 +42,8 @@ _SHORTLY = 50
 SHORT, LONG = 60, 900
 """Seconds of a transaction. Readers wait as long for what follows a driver that was killed, if no other run comes. LONG is what a broker allows
 at most if nobody says anything else (`transaction.max.timeout.ms`)."""
+_SOON = 3.0
+"""Seconds in which brokers that are well abort a transaction."""
 _ROWS_PER_SECOND = 5_000
 """A transaction has time for that many messages, a tenth of what an idle machine and a broker beside it do."""
 _JAVA_ONLY = (
@@ -64,6 +66,14 @@ class TopicFacts:
     """One that is made anew has another."""
     largest: int
     """Bytes of a message."""
+    partitions: int
+    policy: str = ""
+    """Its cleanup.policy; empty where nobody may ask."""
+
+    @property
+    def compacts(self) -> bool:
+        """Whether it takes no message without a key."""
+        return "compact" in self.policy
 
 
 class Cluster:
@@ -89,7 +99,8 @@ class Cluster:
             raise UsageError(
                 f"{self.what}: the user of this connection has no right to write: {self._grant('topic', self.topic.topic, 'Write')}"
             )
-        return TopicFacts(str(told.topic_id), self._largest)
+        policy = self._set.get("cleanup.policy", "")
+        return TopicFacts(str(told.topic_id), self._largest, len(told.partitions), policy)
 
     def ends(self) -> dict[int, int]:
         """Where the next message of each partition will stand that a source reads. NotFoundError if the topic is not there."""
@@ -201,17 +212,22 @@ class Cluster:
     def _producing(
         self, producer: Any, name: str, seconds: int, transacts: bool = True
     ) -> Iterator[TopicTransaction]:
+        transaction = TopicTransaction(self, producer, name, seconds, transacts)
         try:
             with self._errors():
                 try:
-                    yield TopicTransaction(self, producer, name, seconds, transacts)
+                    yield transaction
                 except self._driver.KafkaException as error:
                     if transacts and error.args[0].name() == "_FATAL":
                         # Every call fails from here on, and this one says why: mostly, that another run has opened a transaction.
                         producer.abort_transaction(PATIENCE)
                     raise
+        except Exception:
+            # One that stays open holds up the readers of both topics. Where this fails, whoever opens the next one aborts it, or the brokers do.
+            with suppress(self._driver.KafkaException):
+                transaction.abort()
+            raise
         finally:
-            # What is left of a transaction that did not come to its end is aborted by whoever opens the next one, or by the brokers.
             with suppress(self._driver.KafkaException):
                 producer.purge()
 
@@ -252,7 +268,11 @@ class Cluster:
 
     @cached_property
     def _largest(self) -> int:
-        return int(self._config(self.topic.topic).get("max.message.bytes", LARGEST))
+        return int(self._set.get("max.message.bytes", LARGEST))
+
+    @cached_property
+    def _set(self) -> Mapping[str, str]:
+        return self._config(self.topic.topic)
 
     def _config(self, name: str) -> dict[str, str]:
         """What a topic is set to; nothing where nobody may ask."""
@@ -322,12 +342,21 @@ class Cluster:
             )
         if name in ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"):
             return IncompatibleError(f"{self.what} refuses a message: {said}; raise its max.message.bytes")
+        if name == "INVALID_RECORD":
+            return IncompatibleError(
+                f"{self.what} refuses a message: {said}; one with cleanup.policy=compact takes none without a key: {self.keep_all}"
+            )
         if name == "INVALID_TRANSACTION_TIMEOUT":
             return UsageError(
                 f"{self.what}: the brokers allow no transaction as long as this batch may need: raise their transaction.max.timeout.ms to {LONG * 1000}, "
                 "or make smaller batches"
             )
         return UnavailableError(f"{self.what}: {said}; run again when the brokers are well: nothing is lost")
+
+    @property
+    def keep_all(self) -> str:
+        """The command by which the topic takes messages without a key."""
+        return f"kafka-configs.sh --alter --entity-type topics --entity-name {self.topic.topic} --add-config cleanup.policy=delete"
 
     def _grant(self, kind: str, name: str, right: str) -> str:
         return f"kafka-acls.sh --add --allow-principal User:NAME --operation {right} --{kind} {name}"
@@ -342,11 +371,18 @@ class TopicTransaction:
         self._name = name
         self._seconds = seconds
         self._transacts = transacts
+        self._begun = False
         self._failed: list[Any] = []
 
     def begin(self) -> None:
         if self._transacts:
             self._producer.begin_transaction()
+            self._begun = True
+
+    def abort(self) -> None:
+        """Nothing, if it did not begin."""
+        if self._begun:
+            self._producer.abort_transaction(_SOON)
 
     def produce(
         self,

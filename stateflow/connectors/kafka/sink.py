@@ -45,7 +45,9 @@ class KafkaAppend(Sink):
         self.upsert.deletion(schema)
         _, values = self._columns(schema)
         self._encoder(schema, values)
-        self._identity = trying_again(lambda: _may_write(Cluster(self.target)))
+        facts = trying_again(lambda: _may_write(Cluster(self.target)))
+        self._refuse_compacted(facts)
+        self._identity = facts.id
 
     def identity(self) -> str:
         return self._identity
@@ -64,6 +66,7 @@ class KafkaAppend(Sink):
             return facts
 
         facts = trying_again(asked)
+        self._refuse_compacted(facts)
         encoder = self._encoder(frame.schema, values)
         rows = messages.messages(frame, self.target, keys, values, upsert.operation, upsert.order_by, encoder)
         staged = stager.write(rows, at, [messages.SIZE])
@@ -124,6 +127,14 @@ class KafkaAppend(Sink):
             return protobuf_values.registered(self.target, columns)
         return None
 
+    def _refuse_compacted(self, facts: TopicFacts) -> None:
+        """IncompatibleError for a topic that takes no message without a key, if these have none."""
+        if facts.compacts and not self.upsert.keys:
+            raise IncompatibleError(
+                f"{self.target} has cleanup.policy={facts.policy}, and takes no message without a key: say keys='user', with columns of the rows, or "
+                f"let it keep all messages: {Cluster(self.target).keep_all}"
+            )
+
     def _refuse(self, staged: Staged, facts: TopicFacts, at: SinkSlot, deletes: bool) -> None:
         """IncompatibleError for messages that the topic would not take, or that would mean something else."""
         topic, after = (
@@ -172,12 +183,12 @@ class KafkaUpsert(KafkaAppend):
         return stager.write(messages.newest(rows, self.upsert.order_by), at)
 
 
-def _may_write(cluster: Cluster) -> str:
-    """Asks for all that a commit needs, of a slot that nobody has. The topic's id."""
+def _may_write(cluster: Cluster) -> TopicFacts:
+    """Asks for all that a commit needs, of a slot that nobody has."""
     facts = cluster.facts()
     cluster.make_slots()
     cluster.group_slot(_NOBODY)
-    return facts.id
+    return facts
 
 
 def _topic_of(prepared: Prepared) -> KafkaTopic:
