@@ -28,7 +28,7 @@ class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     dag_run: str
     task: str
     began_from: int | None = None
-    """The newest complete checkpoint before its first try; None when there was none."""
+    """The newest complete checkpoint before its first driver was started; None when there was none."""
     at: Micros
     ended: RunOutcome | None = None
     """The outcome of the try that ended well; None until one has."""
@@ -68,6 +68,7 @@ def finish(
     clock: Callable[[], int],
 ) -> None:
     """Notes that the task has ended well. `key` is the idempotency key of the try."""
+    mark = find(store, layout, mark.dag_run, mark.task) or mark  # what was noted since `mark` was read stays
     ended = msgspec.structs.replace(mark, ended=outcome, ended_at=clock(), ended_by=key)
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(ended))
 
@@ -81,6 +82,12 @@ def reopen(
     )
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(reopened))
     return reopened
+
+
+def begin_from(store: Store, layout: JobLayout, mark: ScheduledRun, head: int) -> None:
+    """Notes that the task begins from this checkpoint: while it gave way, others have brought the job there."""
+    moved = msgspec.structs.replace(mark, began_from=head)
+    store.put(layout.scheduled(mark.dag_run, mark.task), encode(moved))
 
 
 def recall(store: Store, layout: JobLayout, dag_run: str, task: str, *, recalled: bool = True) -> None:

@@ -357,12 +357,27 @@ class Supervision:
 
     def _launch(self) -> None:
         scheduled.recall(self.job.store, self.job.layout, self.spec.dag_run, self.spec.task, recalled=False)
+        self._note_beginning()
         previous = self.launcher.find(self.spec)
         if previous is not None and previous.look().running:
             previous.stop(0)
         spec = replace(self.spec, takeover=self.spec.takeover or self.on_live == "takeover", above=self.above)
         self.driver = self.launcher.launch(spec)
         self._changed = self._monotonic()
+
+    def _note_beginning(self) -> None:
+        """A task that gave way begins where the other run has ended, as long as it has done nothing itself."""
+        job, task = self.job, (self.spec.dag_run, self.spec.task)
+        mark = scheduled.find(job.store, job.layout, *task)
+        head = job.log().head if mark is not None and job.exists else None
+        if mark is None or head is None or head.slot == mark.began_from:
+            return
+        since = mark.since or 0
+        if (mark.began_from or 0) < since:
+            return  # it was cleared, and its DAG run has begun before
+        own = (line for line in job.history() if (line.dag_run, line.task) == task and line.kind != "fence")
+        if all(line.id <= since for line in own):
+            scheduled.begin_from(job.store, job.layout, mark, head.slot)
 
     @property
     def waited(self) -> float:

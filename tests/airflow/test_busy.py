@@ -15,10 +15,12 @@ import pytest
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
 from stateflow.airflow.triggers.idle import StateflowIdleTrigger
+from stateflow.checkpoint import scheduled
 from stateflow.errors import BusyError
 from stateflow.format.records import Owner
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import run_task
+from tests.airflow.test_empty_runs import OfTask
 from tests.airflow.test_run_operator import Done, Method, operator
 from tests.jobs.made import MadeJob
 
@@ -61,6 +63,25 @@ def test_a_busy_job_costs_no_driver_and_no_try(method: Method) -> None:
     assert timedelta(0) < told.message.reschedule_date - datetime.now(UTC) <= timedelta(seconds=30)
     assert method.specs == []
     assert run_task(operator(method), rescheduled_at=datetime.now(UTC)).state is TaskInstanceState.SUCCESS
+
+
+def test_a_task_that_gave_way_began_where_the_other_run_has_ended(method: Method) -> None:
+    def began_from() -> int | None:
+        mark = scheduled.find(other.store, other.layout, "orders_dag/scheduled__2026-01-31", "run")
+        assert mark is not None
+        return mark.began_from
+
+    first = MadeJob(method.root, "orders", run="first").batch()
+    with other_run(method) as other:
+        assert run_task(operator(method)).state is TaskInstanceState.UP_FOR_RESCHEDULE
+        assert began_from() == first
+        ended_at = [other.batch(), other.batch()][-1]
+    method.fails = Done(1)
+    run_task(operator(method))
+    assert began_from() == ended_at
+    OfTask(method.root, "orders").batch()
+    run_task(operator(method))
+    assert (began_from(), len(method.specs)) == (ended_at, 2), "by then the task has done something itself"
 
 
 def test_a_driver_that_finds_the_job_busy_when_spark_is_up_costs_no_try_either(method: Method) -> None:
