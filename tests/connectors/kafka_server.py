@@ -35,6 +35,7 @@ class Message:
     key: str | None
     value: str | None
     headers: dict[str, str]
+    partition: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Topics:
                     ended.add(message.partition())
                     continue
                 headers = {key: value.decode() for key, value in message.headers() or []}
-                one = Message(_text(message.key()), _text(message.value()), headers)
+                one = Message(_text(message.key()), _text(message.value()), headers, message.partition())
                 found.setdefault(message.partition(), []).append(one)
         finally:
             consumer.close()

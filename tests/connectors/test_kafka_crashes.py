@@ -85,7 +85,7 @@ class FakeCluster:
         assert topic.topic == "out"
 
     def facts(self) -> TopicFacts:
-        return BROKERS.call(lambda: TopicFacts(BROKERS.topic_id, 1000))
+        return BROKERS.call(lambda: TopicFacts(BROKERS.topic_id, 1000, 1, "delete"))
 
     def group_slot(self, name: str) -> str | None:
         return BROKERS.call(lambda: BROKERS.group.get(name))

@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,6 +22,7 @@ from stateflow.connectors import (
     DisagreementError,
     IncompatibleError,
     NotFoundError,
+    Prepared,
     Sink,
     UnavailableError,
     UsageError,
@@ -68,11 +70,19 @@ def log(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> 
 
 
 def opened(
-    log: SinkLog, topics: Topics, topic: str, schema: str = PAIR, mode: str = "append", **options: Any
+    log: SinkLog,
+    topics: Topics,
+    topic: str,
+    schema: str = PAIR,
+    mode: str = "append",
+    last: Prepared | None = None,
+    **options: Any,
 ) -> Sink:
+    """`last`: what the log says that was prepared for it last."""
     of_topic = {name: options.pop(name) for name in ("value", "key", "options") if name in options}
     delivery = options.pop("delivery", "exactly_once")
     sink = make_sink("totals", mode, sf.kafka(topic, bootstrap=topics.address, **of_topic), options, delivery)
+    sink.last_prepared = last
     sink.open(log.spark, log.spark.createDataFrame([], schema).schema)
     return sink
 
@@ -151,6 +161,62 @@ def test_an_upsert_writes_the_last_of_each_key_and_tombstones_for_deletes(
         ('{"id":2}', None),
         ('{"id":3}', '{"id":3,"v":"y","at":null,"op":"u"}'),
     ]
+
+
+def test_a_key_goes_to_the_partition_that_javas_clients_and_librdkafka_choose(
+    topics: Topics, topic: str
+) -> None:
+    """The last three keys are those of Kafka's own test, with what it expects of the hash."""
+    wide = topics.make(f"{topic}-wide", 7)
+    cluster = Cluster(sf.kafka(wide, bootstrap=topics.address))
+    cluster.make_slots()
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    keys = [random.randbytes(length) for length in range(40)] + [*known]
+    for chosen in (cluster.chosen(None), cluster.chosen(7)):
+        with cluster.without_transaction("stateflow-x") as transaction:
+            transaction.produce([(key, b"") for key in keys], [], chosen=chosen)
+            transaction.keep("{}")
+    places: dict[str | None, set[int]] = {}
+    for message in topics.read(wide):
+        places.setdefault(message.key, set()).add(message.partition)
+    assert [len(found) for found in places.values()] == [1] * len(keys)
+    for key, hashed in known.items():
+        assert places[key.decode()] == {(hashed & 0x7FFFFFFF) % 7}
+
+
+def test_the_keys_of_an_upsert_stay_in_their_partitions_when_the_topic_grows(
+    log: SinkLog, topics: Topics, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema, upsert = "id long, op string", {"mode": "upsert", "keys": ["id"], "delete_when": "op = 'd'"}
+    sink = opened(log, topics, topic, schema, **upsert)
+    log.deliver(sink, rows(log, schema, *((n, "u") for n in range(40))))
+    waiting = log.prepare(sink, rows(log, schema, *((n, "d") for n in range(20))))
+    topics.grow(topic, 6)
+    assert log.commit(waiting) == "committed"
+    assert log.deliver(sink, rows(log, schema, *((n, "d") for n in range(20, 30)))) == "committed"
+
+    caplog.clear()
+    later = opened(log, topics, topic, schema, last=waiting, **upsert)
+    kept = log.prepare(later, rows(log, schema, *((n, "d") for n in range(30, 40))))
+    assert log.commit(kept) == "committed"
+    [said] = [each.getMessage() for each in caplog.records if each.name.startswith("stateflow")]
+    for named in (topic, "6 partitions", "first 2", "a new topic", "a new sink uid"):
+        assert named in said
+    places: dict[str | None, set[int]] = {}
+    for message in topics.read(topic):
+        places.setdefault(message.key, set()).add(message.partition)
+    assert set().union(*places.values()) == {0, 1}
+    assert [len(found) for found in places.values()] == [1] * 40
+
+    other = SinkLog(log.spark, log.root / "other", job=f"{log.job}-other")
+    other.deliver(
+        opened(other, topics, topic, schema, **upsert),
+        rows(log, schema, *((n, "u") for n in range(100, 140))),
+    )
+    assert {message.partition for message in topics.read(topic)} == set(range(6))
+    unknown = msgspec.structs.replace(kept, payload={"topic_id": kept.payload["topic_id"]})
+    without = opened(log, topics, topic, schema, last=unknown, **upsert)
+    assert log.prepare(without, rows(log, schema)).payload["partitions"] == 6
 
 
 def test_a_key_twice_or_without_value_is_refused_before_anything_is_written(

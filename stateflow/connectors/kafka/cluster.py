@@ -23,6 +23,7 @@ from stateflow.connectors import (
 )
 from stateflow.connectors.kafka import slots
 from stateflow.connectors.kafka.settings import SERVERS, settings_of
+from stateflow.connectors.kafka.spread import BY_KEY, Chosen, chosen
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,8 +34,8 @@ PATIENCE = 10.0
 """Seconds for one request."""
 LARGEST = 1_048_588
 """Bytes of a message: what a broker takes if nobody says anything else."""
-_BY_KEY = -1
-"""For librdkafka, a partition that its partitioner chooses."""
+_PARTITIONER = "murmur2_random"
+"""As Java's clients do, so that a key is in the same partition whoever writes it."""
 _WAITING = 500_000
 """Messages that librdkafka has at once. It needs some hundred bytes for each."""
 _SHORTLY = 50
@@ -231,10 +232,13 @@ class Cluster:
             with suppress(self._driver.KafkaException):
                 producer.purge()
 
+    def chosen(self, partitions: int | None) -> Chosen:
+        """Where a key goes in a topic of so many partitions; wherever the producer puts it if that is None."""
+        return chosen(self._driver, self._settings.get("partitioner", _PARTITIONER), partitions)
+
     def _producer(self, more: Mapping[str, Any]) -> Any:
         settings = {
-            # As Java's clients do, so that a key is in the same partition whoever writes it.
-            "partitioner": "murmur2_random",
+            "partitioner": _PARTITIONER,
             "compression.type": "lz4",
             "linger.ms": 20,
             "queue.buffering.max.messages": _WAITING,
@@ -389,7 +393,7 @@ class TopicTransaction:
         messages: Iterable[tuple[bytes | None, bytes | None]],
         headers: list[tuple[str, bytes]],
         topic: str = "",
-        partition: int = _BY_KEY,
+        chosen: Chosen = lambda key: BY_KEY,
     ) -> None:
         """Pairs of a key and a value, into the sink's own topic if no other is given."""
         topic = topic or self._cluster.topic.topic
@@ -398,7 +402,7 @@ class TopicTransaction:
         for key, value in messages:
             while True:
                 try:
-                    produce(topic, value, key, partition, on_delivery=report, headers=headers)
+                    produce(topic, value, key, chosen(key), on_delivery=report, headers=headers)
                     break
                 except BufferError:
                     self._await_half(until)
@@ -416,7 +420,7 @@ class TopicTransaction:
     def keep(self, text: str) -> None:
         """The slot, in both places."""
         kafka = self._cluster._driver
-        self.produce([(self._name.encode(), text.encode())], [], slots.TOPIC, 0)
+        self.produce([(self._name.encode(), text.encode())], [], slots.TOPIC, lambda key: 0)
         offset = kafka.TopicPartition(slots.TOPIC, 0, 0, metadata=text)
         with self._cluster._consumer(self._name) as consumer:
             if self._transacts:

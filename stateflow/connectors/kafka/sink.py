@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -21,7 +22,7 @@ from stateflow.connectors import (
     first_duplicate,
     trying_again,
 )
-from stateflow.connectors.kafka import avro_values, messages, protobuf_values, slots
+from stateflow.connectors.kafka import avro_values, messages, protobuf_values, slots, spread
 from stateflow.connectors.kafka.cluster import Cluster, TopicFacts
 from stateflow.connectors.kafka.kinds import APPEND, UPSERT
 from stateflow.connectors.kafka.topic import KafkaTopic
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_log = logging.getLogger(__name__)
 _NOBODY = slots.name_of(SinkSlot("", "", "", 0, 0))
 """The group that asks before there is a sink's."""
 
@@ -48,6 +50,7 @@ class KafkaAppend(Sink):
         facts = trying_again(lambda: _may_write(Cluster(self.target)))
         self._refuse_compacted(facts)
         self._identity = facts.id
+        self._spread(facts)
 
     def identity(self) -> str:
         return self._identity
@@ -83,6 +86,7 @@ class KafkaAppend(Sink):
                 "options": dict(self.target.options),
                 "topic_id": facts.id,
                 "exactly_once": self.delivery == "exactly_once",
+                **self._spread(facts),
             },
             files=staged.files,
             rows=staged.rows,
@@ -155,6 +159,10 @@ class KafkaAppend(Sink):
                 f"a row of {at} becomes a message of {largest} bytes, and {topic} takes {facts.largest}: {after}, or raise its max.message.bytes"
             )
 
+    def _spread(self, facts: TopicFacts) -> dict[str, int]:
+        """What a record keeps of how its keys are spread."""
+        return {}
+
     def _last_of_keys(
         self, spark: SparkSession, staged: Staged, schema: StructType, at: SinkSlot, stager: Stager
     ) -> Staged:
@@ -166,6 +174,15 @@ class KafkaUpsert(KafkaAppend):
     """The sink `stream.upsert(uid, kafka(topic), keys=[...], order_by=..., delete_when=...)`."""
 
     declared: ClassVar[SinkKind] = UPSERT
+    _partitions: int | None = None
+    """How many the keys began with."""
+
+    def _spread(self, facts: TopicFacts) -> dict[str, int]:
+        if self._partitions is None:
+            self._partitions = spread.begun_with(self.last_prepared, facts.id, facts.partitions)
+            if warning := spread.grown(str(self.target), self._partitions, facts.partitions):
+                _log.warning("%s", warning)
+        return {spread.PARTITIONS: self._partitions}
 
     def _last_of_keys(
         self, spark: SparkSession, staged: Staged, schema: StructType, at: SinkSlot, stager: Stager
@@ -218,7 +235,8 @@ def _committed(request: CommitRequest, attempt: int) -> Committed:
         # Asked after the transaction was opened: a run that replaces this one opens its own after it has claimed the job.
         request.still_owner()
         transaction.begin()
-        transaction.produce(_pairs(request.stager, prepared.files), _headers(at))
+        where = cluster.chosen(prepared.payload.get(spread.PARTITIONS))
+        transaction.produce(_pairs(request.stager, prepared.files), _headers(at), chosen=where)
         transaction.keep(slots.TopicSlot(at.slot, at.mark, topic_id).text(at.job_name))
         transaction.commit()
     return "committed"
