@@ -61,7 +61,7 @@ def test_a_task_that_is_cleared_after_its_end_has_another_and_so_have_its_retrie
 
 
 def test_a_task_that_is_cleared_beside_its_dag_run_has_another_too() -> None:
-    """Through the API, with `reset_dag_runs=false`, which leaves the DAG run's count as it is."""
+    """Through the API, which can leave the DAG run, and so its count, as it is."""
     first = work(Try("it"))
     cleared = key_of(Try("it", max_tries=3))
     assert cleared != first

@@ -2,7 +2,7 @@
 
 Airflow gives every try another id, and keeps the task's state store from try to try. So the first try's id is the key, and the store
 has it. Clearing a task leaves the store as it is. It raises the DAG run's `clear_number`, also when somebody has cleared another task, but
-not through the API with `reset_dag_runs=false`; and it raises the task's own `max_tries`, which no retry does.
+not through the API when that is to leave the DAG run as it is; and it raises the task's own `max_tries`, which no retry does.
 """
 
 from __future__ import annotations
