@@ -87,6 +87,9 @@ class FakeCluster:
     def facts(self) -> TopicFacts:
         return BROKERS.call(lambda: TopicFacts(BROKERS.topic_id, 1000, 1, "delete"))
 
+    def chosen(self, partitions: int | None) -> Any:
+        return None
+
     def group_slot(self, name: str) -> str | None:
         return BROKERS.call(lambda: BROKERS.group.get(name))
 
@@ -115,7 +118,9 @@ class FakeTransaction:
     def begin(self) -> None:
         self._act()
 
-    def produce(self, messages: Iterable[tuple[bytes | None, bytes | None]], headers: Any) -> None:
+    def produce(
+        self, messages: Iterable[tuple[bytes | None, bytes | None]], headers: Any, chosen: Any = None
+    ) -> None:
         assert dict(headers)["stateflow.job"] == JOB.encode()
         for key, value in messages:
             assert key is not None
