@@ -105,8 +105,11 @@ class Queries:
 
     def _check_available(self, uids: Collection[str]) -> None:
         state = {uid: source for uid, source in self._sources().items() if uid in uids}
-        for loss in check_available(self.spark, self.inputs.leaves, state, self._folder("available")):
+        found = check_available(self.spark, self.inputs.leaves, state, self._folder("available"))
+        for loss in found.losses:
             self.loop.warnings.add(f"accepted loss: {loss}", loss)
+        if found.begun:
+            self.loop.source_records.extend(found.begun)
 
     def _to_the_end(self) -> str:
         if self.until is None:

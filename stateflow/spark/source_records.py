@@ -59,6 +59,11 @@ class SourceRecords:
         # Nobody has looked for rows of the others: they are silent for no longer than before.
         self._write({**recorded, **beginnings}, {POSITIONS: sorted(sources)})
 
+    def extend(self, sources: Mapping[str, SourceState]) -> None:
+        """Writes a record before the first batch of topics that are new to sources. `sources` are the recorded ones, with their beginnings."""
+        recorded = recorded_sources(self.writer.parent)
+        self._write({**recorded, **sources}, {POSITIONS: sorted(sources)})
+
     def move(self, sources: Mapping[str, SourceState], undone_by: Mapping[str, int]) -> None:
         """Writes a record that puts sources behind undone versions of their tables. `undone_by`: the version that undid them. `sources` are
         the recorded ones, moved."""

@@ -70,6 +70,12 @@ class Kept(Order):
     broken: str | None = None
 
 
+@dataclass
+class Member:
+    offset: int
+    topic: str
+
+
 def pipeline(name, rows, *topics, **given):
     @sf.pipeline(name)
     def made(flow):
@@ -136,6 +142,11 @@ def make_topic(name, partitions):
     admin.createTopics(one(admin_names.NewTopic(name, partitions, 1))).all().get()
 
 
+def grow(topic, partitions):
+    more = jvm.java.util.Collections.singletonMap(topic, admin_names.NewPartitions.increaseTo(partitions))
+    admin.createPartitions(more).all().get()
+
+
 def cut_off(topic, partition, offset):
     # Py4J does not see a static method beside one of the same name.
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -184,8 +195,7 @@ told["warned of since"] = [
     report(pipeline("since", Order, "orders")).warnings,
 ]
 
-partitions = jvm.java.util.Collections.singletonMap("orders", admin_names.NewPartitions.increaseTo(3))
-admin.createPartitions(partitions).all().get()
+grow("orders", 3)
 produce("orders", range(100, 105), partition=2)
 told["new partition"] = ran(both)
 told["written"] = written("both")
@@ -294,6 +304,42 @@ cut_off("returns", 0, 15)
 lossy = report(accepting)
 told["lost"] = [lossy.rows, ran(both)]
 told["told of losses"] = [[each for each in ended.warnings if "failOnDataLoss" in each] for ended in (accepted, lossy)]
+
+make_topic("grown", 1)
+produce("grown", range(3), partition=0)
+told["before it grew"] = ran(pipeline("grown", Order, "grown"))
+grow("grown", 2)
+produce("grown", range(10, 15), partition=1)
+cut_off("grown", 1, 2)
+told["added and cut"] = refused(pipeline("grown", Order, "grown", since="latest"))
+told["first run on it"] = ran(pipeline("first", Order, "grown"))
+careless = pipeline("grown", Order, "grown", options={"failOnDataLoss": "false"})
+added = report(careless)
+told["added and lost"] = [added.rows, [each for each in added.warnings if "failOnDataLoss" in each], report(careless).warnings]
+
+
+def family(spark):
+    options = {"kafka.bootstrap.servers": server, "subscribePattern": "family-.*", "startingOffsets": "earliest"}
+    return spark.readStream.format("kafka").options(**options).load().selectExpr("offset", "topic")
+
+
+@sf.pipeline("family")
+def by_pattern(flow):
+    rows = flow.source("members", family, Member)
+    rows.append("out", sf.delta(str(folder / "family")))
+
+
+make_topic("family-a", 1)
+produce("family-a", range(3), partition=0)
+told["family"] = [refused(by_pattern)]
+make_topic("family-b", 1)
+produce("family-b", range(5), partition=0)
+cut_off("family-b", 0, 2)
+told["family"] += [refused(by_pattern), refused(by_pattern)]
+of_family = sf.Job(str(folder / "root"), "family")
+told["family again"] = of_family.replay(by_pattern, "latest", master="local[2]").is_same
+told["family was"] = sorted(of_family.status().sources[0].position.split(", "))
+told["another topic"] = [ran(pipeline("grown", Order, "grown", "family-b")), ran(pipeline("grown", Order, "grown", "family-b"))]
 
 os.kill(broker_pid, signal.SIGKILL)
 told["down"] = refused(pipeline("down", Order, "orders"))
@@ -425,6 +471,7 @@ def test_a_message_that_does_not_fit_names_its_place_or_comes_in_a_column(told: 
         ("deleted", "NotFoundError: source 'events': there is no Kafka topic 'returns'"),
         ("recreated", "DisagreementError: source 'events' has read topic 'returns' partition 0 up to offset 5, but it now ends at 0: "),
         ("as long", "DisagreementError: source 'events' has read a topic 'returns' that is gone: the one of this name was made anew"),
+        ("added and cut", "DisagreementError: source 'events' has to go on at offset 0 of topic 'grown' partition 1, but the topic's retention"),
         ("down", "UnavailableError: source 'events': no Kafka broker answers at {} within 4 s"),
     ],
 )  # fmt: skip
@@ -453,6 +500,24 @@ def test_a_loss_that_is_accepted_is_counted_in_a_warning(told: dict[str, object]
     assert len(lossy) == 1
     for named in ("'events'", "'returns' partition 0", "5 offsets are lost"):
         assert named in lossy[0], lossy
+
+
+def test_a_partition_that_a_topic_got_later_without_its_first_messages_is_a_loss(
+    told: dict[str, Any],
+) -> None:
+    """What is refused is among the sentences above."""
+    assert (told["before it grew"], told["first run on it"]) == (3, 6)
+    rows, [warning], later = told["added and lost"]
+    assert (rows, later) == (3, [])
+    for named in ("'events'", "'grown' partition 1", "2 offsets are lost"):
+        assert named in warning, warning
+
+
+def test_a_topic_that_is_new_to_a_source_begins_where_it_begins_now(told: dict[str, Any]) -> None:
+    assert told["family"] == ["ran: 3", "ran: 3", "ran: 0"]
+    assert told["family was"] == ["family-a[0]@3", "family-b[0]@5"]
+    assert told["family again"] is True
+    assert told["another topic"] == [3, 0]
 
 
 def test_nothing_was_written_by_what_was_refused(told: dict[str, object]) -> None:

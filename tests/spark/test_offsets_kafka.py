@@ -12,12 +12,14 @@ from stateflow.spark.internals.sources import MicroBatchStream
 from stateflow.spark.sources.kafka import (
     accepted_losses,
     check_same_topics,
+    cut_beginnings,
     end_lines_of,
     line_of,
     missing_between,
     missing_offsets,
     next_end,
     parse,
+    with_added,
 )
 from tests.refusals.refusal import refused
 
@@ -109,6 +111,13 @@ def test_a_loss_that_is_accepted_is_counted(
     assert len(said) == len(words)
     for sentence, expected in zip(said, words, strict=True):
         assert re.search(f"'events', whose failOnDataLoss=false accepts it, .*{expected}", sentence)
+
+
+def test_a_partition_is_read_from_its_first_record_if_its_topic_is_known() -> None:
+    earliest = {A: 3, B: 1, ("returns", 0): 4, ("returns", 1): 0}
+    expected = with_added({A: 5}, earliest)
+    assert expected == {A: 5, B: 0}
+    assert cut_beginnings(expected, earliest) == {("returns", 0): 4}
 
 
 class Broker(MicroBatchStream):

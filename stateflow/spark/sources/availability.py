@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
+import msgspec
 from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError
@@ -17,7 +19,16 @@ from stateflow.spark.internals.scratch_folder import files_between, log_folder, 
 from stateflow.spark.sources.delta import APPENDED_TWICE, check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
-from stateflow.spark.sources.kafka import accepted_losses, check_kafka, check_same_topics, made_anew, parse
+from stateflow.spark.sources.kafka import (
+    accepted_losses,
+    check_kafka,
+    check_same_topics,
+    cut_beginnings,
+    line_of,
+    made_anew,
+    parse,
+    with_added,
+)
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
@@ -25,11 +36,21 @@ _CHECKED_FILES = 256
 """How many of the next files to check: the oldest, which a vacuum deletes first."""
 
 
+@dataclass
+class Available:
+    """What sources go on with."""
+
+    losses: list[str] = field(default_factory=list)
+    """What those go on without that accept a loss."""
+    begun: dict[str, SourceState] = field(default_factory=dict)
+    """Those that have new topics without a beginning, with the offset where each begins. Spark would take it for a loss."""
+
+
 def check_available(
     spark: SparkSession, leaves: Sequence[LeafDescription], state: Mapping[str, SourceState], scratch: Path
-) -> list[str]:
-    """Raises DisagreementError for offsets that a source can no longer serve. Returns what sources go on without that accept a loss."""
-    accepted = []
+) -> Available:
+    """Raises DisagreementError for offsets that a source can no longer serve."""
+    found = Available()
     for uid, own in by_source(leaves).items():
         recorded = state.get(uid)
         if recorded is None:
@@ -42,16 +63,8 @@ def check_available(
             if leaf.kind == "delta":
                 _check_delta(spark, leaf, folder, line)
             elif leaf.kind == "kafka" and leaf.reads_micro_batches:
-                known = {topic: recorded.topic_ids.get(f"{leaf.place}/{topic}") for topic in leaf.topic_ids}
-                with open_stream(spark, leaf, folder) as stream:
-                    if _must_not_lose(leaf):
-                        check_kafka(stream, uid, line)
-                        check_same_topics(uid, known, leaf.topic_ids)
-                    else:
-                        earliest, latest = map(parse, stream.kafka_range())
-                        anew = made_anew(known, leaf.topic_ids)
-                        accepted += accepted_losses(uid, parse(line), earliest, latest, anew)
-    return accepted
+                _check_kafka(spark, leaf, folder, recorded, found)
+    return found
 
 
 def check_rewindable(
@@ -82,6 +95,28 @@ def check_rewindable(
                     f"since, {len(gone)} are gone, the first is {gone[0]}; put them back, or choose a later "
                     "checkpoint"
                 )
+
+
+def _check_kafka(
+    spark: SparkSession, leaf: LeafDescription, folder: Path, recorded: SourceState, found: Available
+) -> None:
+    uid, ids = leaf.uid, leaf.topic_ids
+    line = parse(recorded.lines[leaf.place])
+    known = {topic: recorded.topic_ids.get(f"{leaf.place}/{topic}") for topic in ids}
+    with open_stream(spark, leaf, folder) as stream:
+        earliest, latest = map(parse, stream.kafka_range())
+    # A partition that a pipeline assigns only now may be as old as its topic.
+    expected = line if "assign" in leaf.options else with_added(line, earliest)
+    if _must_not_lose(leaf):
+        check_kafka(uid, expected, earliest, latest)
+        check_same_topics(uid, known, ids)
+    else:
+        found.losses += accepted_losses(uid, expected, earliest, latest, made_anew(known, ids))
+    if cut := cut_beginnings(expected, earliest):
+        before = found.begun.get(uid, recorded)
+        lines = [*before.lines]
+        lines[leaf.place] = line_of({**line, **cut})
+        found.begun[uid] = msgspec.structs.replace(before, lines=tuple(lines))
 
 
 def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, line: str) -> None:

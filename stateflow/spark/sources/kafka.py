@@ -62,10 +62,22 @@ def next_end(current: Partitions, planned: Partitions, target: Partitions) -> di
     return cut if advances else dict(target)
 
 
-def check_kafka(stream: MicroBatchStream, uid: str, line: str) -> None:
+def with_added(recorded: Partitions, earliest: Partitions) -> dict[tuple[str, int], int]:
+    """Where a reader of whole topics has to go on: a partition that a topic got since has to be read from its first record."""
+    known = {topic for topic, _ in recorded}
+    added = {at: 0 for at in earliest if at[0] in known}
+    return {**added, **recorded}
+
+
+def cut_beginnings(recorded: Partitions, earliest: Partitions) -> dict[tuple[str, int], int]:
+    """Where partitions begin that a reader has not been told to read before, as far as their first records are gone. `recorded` has those that
+    it has to read from there."""
+    return {at: first for at, first in earliest.items() if at not in recorded and first > 0}
+
+
+def check_kafka(uid: str, recorded: Partitions, earliest: Partitions, latest: Partitions) -> None:
     """Refuses offsets that the topics no longer have."""
-    earliest, latest = map(parse, stream.kafka_range())
-    loss = missing_offsets(parse(line), earliest, latest)
+    loss = missing_offsets(recorded, earliest, latest)
     if loss:
         raise DisagreementError(
             f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid, and the operators "
