@@ -188,18 +188,6 @@ def test_two_keys_of_a_batch_that_the_table_takes_for_one_are_refused_before_the
     assert [v for _, v in table(shop)] == [2]
 
 
-def test_a_new_uid_for_a_table_made_anew_comes_behind_giving_up_the_record_that_waits(
-    log: SinkLog, shop: Server
-) -> None:
-    sink = opened(log, PAIR, create=True)
-    log.deliver(sink, rows(log, PAIR, (1, "a")))
-    waiting = log.prepare(sink, rows(log, PAIR, (2, "b")))
-    shop.run("ALTER TABLE shop.t RENAME TO old")
-    shop.run("CREATE TABLE shop.t AS TABLE shop.old")
-    with refused(DisagreementError, "a new sink uid", f"stateflow abandon orders {log.slot}"):
-        log.commit(waiting)
-
-
 def test_one_table_under_two_addresses_is_one_place(
     spark: SparkSession, tmp_path: Path, shop: Server
 ) -> None:

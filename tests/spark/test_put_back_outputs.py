@@ -33,8 +33,8 @@ def lines(folder: Path) -> list[Any]:
     )
 
 
-@pytest.mark.slow
-def test_a_job_follows_outputs_that_were_put_back_from_a_copy(spark: SparkSession, bench: Workbench) -> None:
+def two_outputs(bench: Workbench) -> tuple[Path, Path, sf.Pipeline]:
+    """A table, a folder, and the pipeline that writes to both."""
     table, folder = bench.folder / "table", bench.folder / "folder"
 
     @sf.pipeline("orders")
@@ -43,6 +43,12 @@ def test_a_job_follows_outputs_that_were_put_back_from_a_copy(spark: SparkSessio
         rows.append("table", sf.delta(str(table)))
         rows.append("folder", sf.files(str(folder), "json"))
 
+    return table, folder, orders
+
+
+@pytest.mark.slow
+def test_a_job_follows_outputs_that_were_put_back_from_a_copy(spark: SparkSession, bench: Workbench) -> None:
+    table, folder, orders = two_outputs(bench)
     job = bench.job("orders")
     for user in (1, 2):
         bench.rows("orders", [Order(user, "a", 1.0, at(user))])
@@ -68,14 +74,7 @@ def test_a_job_follows_outputs_that_were_put_back_from_a_copy(spark: SparkSessio
 def test_a_job_follows_outputs_of_different_slots_to_the_oldest_of_them(
     spark: SparkSession, bench: Workbench
 ) -> None:
-    table, folder = bench.folder / "table", bench.folder / "folder"
-
-    @sf.pipeline("orders")
-    def orders(flow: sf.Flow) -> None:
-        rows = flow.source("orders", bench.source("orders", ORDER), Order)
-        rows.append("table", sf.delta(str(table)))
-        rows.append("folder", sf.files(str(folder), "json"))
-
+    table, folder, orders = two_outputs(bench)
     job, slots = bench.job("orders"), list[int]()
     # One backup is of the first run, the other one of the second.
     for user, kept in ((1, table), (2, folder), (3, None), (4, None)):
