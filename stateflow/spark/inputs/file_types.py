@@ -32,27 +32,22 @@ _AT_ONCE = 16
 
 def refuse_other_types(spark: SparkSession, inputs: OpenInputs, location: Path, batch_id: int) -> None:
     """IncompatibleError for a batch with a file whose columns would be misread. Call it inside the batch."""
-    typed = {
-        node.uid: node
-        for node in inputs.nodes
-        if isinstance(node.factory, Files) and node.factory.format in ("orc", "parquet")
-    }
-    if not typed:
+    if not inputs.file_types:
         return
+    nodes = {node.uid: node for node in inputs.nodes}
     begins, ends = bounds_of_batch(location, batch_id)
     for leaf in inputs.leaves:
-        if leaf.uid in typed and ends[leaf.number].startswith("{"):
+        if leaf.uid in inputs.file_types and ends[leaf.number].startswith("{"):
             begin, end = log_offset(begins[leaf.number]), log_offset(ends[leaf.number])
             files = files_between(log_folder(location, leaf.number), begin, end)
-            _check(spark, typed[leaf.uid], [file.path for file in files])
+            _check(spark, nodes[leaf.uid], inputs.file_types[leaf.uid], [file.path for file in files])
 
 
-def _check(spark: SparkSession, node: SourceNode, urls: Sequence[str]) -> None:
+def _check(spark: SparkSession, node: SourceNode, types: OwnTypes, urls: Sequence[str]) -> None:
     files = node.factory
     if not isinstance(files, Files) or files.rows is None:
         return
     declared = columns_to_read(files.rows)
-    types = OwnTypes(spark, files.format)
     skips = any(
         files.reader_options.get(name, str(spark.conf.get(f"spark.sql.files.{name}", "false"))).lower()
         == "true"

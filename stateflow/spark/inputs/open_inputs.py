@@ -28,6 +28,7 @@ from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
 from stateflow.spark.internals.managed_tables import managed_stream, refuse_path
+from stateflow.spark.internals.own_types import OwnTypes
 from stateflow.spark.internals.plans import parts_of_union
 from stateflow.spark.internals.sketches import can_measure_highest
 from stateflow.spark.shuffle.exchange import LATE
@@ -79,6 +80,16 @@ class OpenInputs:
     def topic_ids(self) -> dict[str, dict[str, str]]:
         """By source, for its record, the ids of the topics of Kafka that it reads."""
         return {uid: topic_ids_of(own) for uid, own in by_source(self.leaves).items()}
+
+    @cached_property
+    def file_types(self) -> dict[str, OwnTypes]:
+        """By source of ORC or Parquet files, what asks a file for its types. It remembers schemas, so there is one for the whole run."""
+        spark = self.stream.sparkSession
+        return {
+            node.uid: OwnTypes(spark, node.factory.format)
+            for node in self.nodes
+            if isinstance(node.factory, Files) and node.factory.format in ("orc", "parquet")
+        }
 
     @cached_property
     def since(self) -> dict[str, str]:

@@ -20,38 +20,63 @@ TIME_OF_DAY = "time of day in "
 _PARQUET = "org.apache.parquet"
 
 
+class ParquetFooters:
+    """Reads the ends of Parquet files. Take one for many files: to make Java's options anew costs three times as much as a footer."""
+
+    @internal(
+        f"{_PARQUET}.HadoopReadOptions.builder(Configuration)",
+        "org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(SQLConf)",
+        "pyspark.sql.SparkSession._jsparkSession",
+    )
+    def __init__(self, spark: SparkSession) -> None:
+        """Opens nothing yet."""
+        self.jvm: Any = java_names(spark)
+        self._conf = hadoop_conf(spark)
+        self._options = self.jvm.org.apache.parquet.HadoopReadOptions.builder(self._conf).build()
+        parquet = self.jvm.org.apache.spark.sql.execution.datasources.parquet
+        self._converter = parquet.ParquetToSparkSchemaConverter(spark._jsparkSession.sessionState().conf())
+
+    @internal(
+        "org.apache.hadoop.fs.Path(URI)",
+        f"{_PARQUET}.hadoop.util.HadoopInputFile.fromPath(Path, Configuration)",
+        f"{_PARQUET}.hadoop.ParquetFileReader.open(InputFile, ParquetReadOptions)",
+    )
+    def schema(self, file: str) -> Any:
+        """A file's schema, in Java."""
+        hadoop = self.jvm.org.apache.parquet.hadoop
+        path = self.jvm.org.apache.hadoop.fs.Path(self.jvm.java.net.URI(file))
+        source = hadoop.util.HadoopInputFile.fromPath(path, self._conf)
+        reader = hadoop.ParquetFileReader.open(source, self._options)
+        try:
+            return reader.getFileMetaData().getSchema()
+        finally:
+            reader.close()
+
+    @internal(
+        f"{_PARQUET}.schema.MessageType(String, List)",
+        "org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter.convert(MessageType)",
+    )
+    def as_spark_reads(self, name: str, fields: Any) -> StructType:
+        """The types by which Spark reads these fields of a schema."""
+        message = self.jvm.org.apache.parquet.schema.MessageType(name, fields)
+        return StructType.fromJson(json.loads(self._converter.convert(message).json()))
+
+
 @internal(
-    "pyspark.sql.SparkSession._jsparkSession",
-    f"{_PARQUET}.hadoop.util.HadoopInputFile.fromPath(Path, Configuration)",
-    f"{_PARQUET}.hadoop.ParquetFileReader.open(InputFile)",
-    f"{_PARQUET}.schema.MessageType(String, List)",
     f"{_PARQUET}.schema.GroupType(Type$Repetition, String, List)",
     f"{_PARQUET}.schema.GroupType.withNewFields(List)",
     f"{_PARQUET}.schema.Types.primitive(PrimitiveType$PrimitiveTypeName, Type$Repetition)",
     f"{_PARQUET}.schema.LogicalTypeAnnotation.timestampType(boolean, LogicalTypeAnnotation$TimeUnit)",
-    "org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(SQLConf)",
-    "org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter.convert(MessageType)",
 )
 def types_of_footer(spark: SparkSession, file: str) -> FooterTypes:
     """The types of one file. Only the file's end is read."""
-    jvm: Any = java_names(spark)
-    hadoop, parquet = jvm.org.apache.hadoop.fs, jvm.org.apache.parquet
-    source = parquet.hadoop.util.HadoopInputFile.fromPath(
-        hadoop.Path(jvm.java.net.URI(file)), hadoop_conf(spark)
-    )
-    reader = parquet.hadoop.ParquetFileReader.open(source)
-    try:
-        schema = reader.getFileMetaData().getSchema()
-    finally:
-        reader.close()
-    converter = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(
-        spark._jsparkSession.sessionState().conf()
-    )
+    footers = ParquetFooters(spark)
+    schema = footers.schema(file)
     read, meant = (
-        parquet.schema.MessageType(schema.getName(), _fields(jvm, schema, meant=kind))
+        footers.as_spark_reads(schema.getName(), _fields(footers.jvm, schema, meant=kind))
         for kind in (False, True)
     )
-    return _converted(converter, read), _converted(converter, meant)
+    return read, meant
 
 
 def _fields(jvm: Any, group: Any, *, meant: bool) -> Any:
@@ -84,7 +109,3 @@ def _time_of_day(jvm: Any, field: Any, unit: str, *, meant: bool) -> Any:
     number = jvm.java.util.ArrayList()
     number.add(_plain(jvm, field).named(f"{TIME_OF_DAY}{unit}"))
     return jvm.org.apache.parquet.schema.GroupType(field.getRepetition(), field.getName(), number)
-
-
-def _converted(converter: Any, schema: Any) -> StructType:
-    return StructType.fromJson(json.loads(converter.convert(schema).json()))
