@@ -196,10 +196,12 @@ def tag_of(name: str, job: JobHandle) -> Pin:
 def head_of(log: Log) -> Record:
     """The newest complete record that carries state."""
     if log.head is None:
-        raise NotFoundError(
-            log.half_deleted or f"job {log.job!r} has no complete checkpoint yet: run it once"
-        )
+        raise no_checkpoint(log)
     return log.head
+
+
+def no_checkpoint(log: Log) -> NotFoundError:
+    return NotFoundError(log.half_deleted or f"job {log.job!r} has no complete checkpoint yet: run it once")
 
 
 def require_checkpoint(log: Log, slot: int) -> Outcome:

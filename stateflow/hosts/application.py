@@ -381,15 +381,15 @@ class Application:
 
     def _said(self, code: int, run: HostedRun) -> dict[str, Any]:
         """A run that was killed has a signal's number; a shell adds 128 to it. Any other code is the run's own only if it came to its end."""
-        if code >= 0 and (self.folder / f"place-{run.place}" / BEGUN).exists():
+        place = self.folder / f"place-{run.place}"
+        if code >= 0 and (place / BEGUN).exists():
             return {"exit": FAILED, "says": ended_itself(run.job, code)}
-        ended = (self.folder / f"place-{run.place}" / "ended").exists()
+        ended = (place / "ended").exists()
         if self._moving and not run.told_to_end and not ended and code in (0, -signal.SIGTERM):
             return {"again": True}
         if code == UNSERVED:
-            why = self.folder / f"place-{run.place}" / "unserved"
             with suppress(OSError):
-                return {"refused": why.read_text(encoding="utf-8"), "exit_code": USAGE}
+                return {"refused": (place / "unserved").read_text(encoding="utf-8"), "exit_code": USAGE}
         return {"exit": code if code >= 0 else 128 - code}
 
     def _clear(self, place: int) -> None:

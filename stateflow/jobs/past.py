@@ -12,7 +12,16 @@ import msgspec
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log, SlotCache
-from stateflow.checkpoint.names import Elsewhere, Name, Slot, Time, complete_records, parse, slot_of
+from stateflow.checkpoint.names import (
+    Elsewhere,
+    Name,
+    Slot,
+    Time,
+    complete_records,
+    no_checkpoint,
+    parse,
+    slot_of,
+)
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options
 from stateflow.errors import NotFoundError, UsageError
@@ -42,9 +51,7 @@ def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> 
     """The records whose state can be read, ascending, from a slot, tag or time on. A time may lie before all of them."""
     records = complete_records(log)
     if not records:
-        raise NotFoundError(
-            log.half_deleted or f"job {job.name!r} has no complete checkpoint yet: run it once"
-        )
+        raise no_checkpoint(log)
     if since:
         name = parse(since)
         if isinstance(name, Time):

@@ -297,7 +297,7 @@ class _Run:
         outline.check(log.head if log else None)
         open_sinks = self._open_sinks(spark, outline, log)
         refuse_one_identity(
-            {uid: sink.identity() for uid, sink in open_sinks.items()},
+            {uid: sink.identity for uid, sink in open_sinks.items()},
             {uid: ids.values() for uid, ids in inputs.topic_ids.items()},
         )
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)

@@ -41,7 +41,6 @@ class KafkaAppend(Sink):
 
     declared: ClassVar[SinkKind] = APPEND
     target: KafkaTopic
-    _identity = ""
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
@@ -49,11 +48,8 @@ class KafkaAppend(Sink):
         self._encoder(schema, values)
         facts = trying_again(lambda: _may_write(Cluster(self.target)))
         self._refuse_compacted(facts)
-        self._identity = facts.id
+        self.identity = facts.id
         self._spread(facts)
-
-    def identity(self) -> str:
-        return self._identity
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         keys, values = self._columns(frame.schema)

@@ -135,7 +135,6 @@ class PostgresAppend(Sink):
 
     declared: ClassVar[SinkKind] = APPEND
     target: PostgresTable
-    _identity = ""
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
@@ -147,12 +146,9 @@ class PostgresAppend(Sink):
             if self.target.create and relation.oid() is None:
                 self.refuse_gone(str(self.target))
                 self._make(relation, rows)
-            self._identity = relation.identity(self._load(relation, rows, "").relation)
+            self.identity = relation.identity(self._load(relation, rows, "").relation)
             relation.make_slots(str(self.target))
             relation.require_slots(str(self.target))
-
-    def identity(self) -> str:
-        return self._identity
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         rows = self._rows(frame.schema)
@@ -348,9 +344,7 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
         # Asked with the row of the slot locked: whoever replaces this run waits for it, or has been here.
         request.still_owner()
         if cut := load.copy(connection, request.stager.batches(request.prepared.files), columns):
-            raise request.stuck(
-                f"{load.what} has changed since: {cut}: ALTER COLUMN it TYPE text and run again"
-            )
+            raise request.stuck(f"{load.what} has changed since: {cut}: alter that to text and run again")
         left_out = load.write(connection, counted=relation.may_discard(oid))
         relation.take_slot(at, oid)
         connection.commit()

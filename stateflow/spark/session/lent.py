@@ -38,7 +38,8 @@ _OURS = frozenset({"spark.master", "spark.app.name"})
 
 
 NOTE, UNSERVED, ENDLESS, ENDED = "temporary", "unserved", "endless", "ended"
-"""Files in a place's folder: PySpark's folder for temporary files of the run, why the host cannot serve it, and its job if it is continuous."""
+"""Files in a place's folder: PySpark's folder for temporary files of the run, why the host cannot serve it, its job if it is continuous, and that it has ended
+for a reason of its own."""
 UNSERVED_CODE = 120
 """The exit code of a run that has done nothing, because the host cannot serve it. A driver of its own can."""
 

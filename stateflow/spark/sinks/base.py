@@ -69,6 +69,9 @@ class Sink(ABC):
     """What the log says that the target got last. The run sets it before `open`."""
     last_prepared: Prepared | None = None
     """What the log says that was prepared for it last."""
+    identity: str = ""
+    """What the target is, however its address is spelled: `open` says it where it can tell. No two sinks of a pipeline write to one, and no source
+    reads it."""
 
     def __init__(
         self, target: Any, options: Mapping[str, Any] = _NONE, delivery: DeliveryMode = "exactly_once"
@@ -123,11 +126,6 @@ class Sink(ABC):
         """The sinks of all jobs whose rows the open target has, each by its `SinkSlot.app_id`, with its job's name where that is
         kept. A job that begins on a target with rows of another one is told."""
         return {}
-
-    def identity(self) -> str:
-        """What the open target is, however its address is spelled; empty where the kind cannot tell. No two sinks of a pipeline write to one, and
-        no source reads it."""
-        return ""
 
     @classmethod
     def put_out(cls, prepared: Prepared) -> str:

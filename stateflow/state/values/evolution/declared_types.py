@@ -10,8 +10,7 @@ import msgspec
 import msgspec.inspect as shape
 
 from stateflow.format.records import SchemaVersion, StateSchema
-from stateflow.state.values.evolution.decision import Evolution, RefusedError, evolution
-from stateflow.state.values.evolution.evolved_columns import columns_evolution
+from stateflow.state.values.evolution.decision import Evolution, RefusedError
 from stateflow.state.values.evolution.filled import filling, leaves_out
 from stateflow.state.values.evolution.migrations import (
     Migration,
@@ -24,6 +23,7 @@ from stateflow.state.values.evolution.migrations import (
 from stateflow.state.values.evolution.versions import (
     MOST,
     ConvertStored,
+    changed,
     converter,
     followed,
     is_direct,
@@ -61,9 +61,7 @@ class DeclaredType:
 
     def change(self, old: str) -> Evolution:
         """What the rules make of values of another type. Raises RefusedError."""
-        if self.schema.startswith("columns{"):
-            return columns_evolution(old, self.target)
-        return evolution(old, self.target, self.tagged)
+        return changed(old, self.target, self.tagged)
 
 
 def declared_type(hint: Any, migrate: Any = None) -> DeclaredType:

@@ -235,9 +235,9 @@ def _writer(new: str, code: int) -> Callable[[Any], bytes]:
     return lambda value: dumps(msgspec.convert(value, type=kind))
 
 
-def changed(old: str, new: str) -> Evolution:
+def changed(old: str, new: str, tagged: frozenset[str] = frozenset()) -> Evolution:
     """What the rules make of values of the old type. Raises RefusedError."""
-    return (columns_evolution if old.startswith("columns{") else evolution)(old, new)
+    return columns_evolution(old, new) if new.startswith("columns{") else evolution(old, new, tagged)
 
 
 def is_direct(schema: StateSchema, version: SchemaVersion) -> bool:
