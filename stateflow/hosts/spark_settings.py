@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 
 from stateflow.quantities import size
-from stateflow.spark.session.settings import STATIC, one_process
+from stateflow.spark.session.settings import DRIVER_JAVA, STATIC, one_process
 
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LASTING = (
     # What it has needed for a moment it gives back when it has nothing to do.
     "-XX:G1PeriodicGCInterval=30000",
@@ -47,7 +46,7 @@ def host_settings(given: Mapping[str, str], master: str | None) -> dict[str, str
         "spark.sql.ui.retainedExecutions": "50",
         "spark.sql.streaming.ui.retainedQueries": "10",
         **given,
-        JAVA_OPTIONS: " ".join((*LASTING, given.get(JAVA_OPTIONS, ""))).strip(),
+        DRIVER_JAVA: " ".join((*LASTING, given.get(DRIVER_JAVA, ""))).strip(),
     }
 
 

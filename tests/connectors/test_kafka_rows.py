@@ -227,12 +227,25 @@ def test_texts_and_bytes_are_one_field(spark: SparkSession) -> None:
     assert "it is no text in UTF-8" in refusal(spark, source(None, value="string"), b"\xff")
 
 
-def test_a_field_is_found_by_its_former_name(spark: SparkSession) -> None:
-    @dataclass
-    class Renamed:
-        client: Annotated[int, sf.field(aliases=["user"])]
+@dataclass
+class Renamed:
+    client: Annotated[int, sf.field(aliases=["user"])]
 
+
+@dataclass
+class Inside:
+    by: Renamed | None
+    all: list[Renamed]
+
+
+def test_a_field_is_found_by_its_former_name(spark: SparkSession) -> None:
     assert read(spark, source(Renamed), b'{"user": 1}', b'{"client": 2}') == [{"client": 1}, {"client": 2}]
+
+    old, new = b'{"by": {"user": 1}, "all": [{"client": 2}]}', b'{"by": null, "all": [{"user": 3}]}'
+    assert read(spark, source(Inside), old, new) == [
+        {"by": {"client": 1}, "all": [{"client": 2}]},
+        {"by": None, "all": [{"client": 3}]},
+    ]
 
 
 def test_values_of_avro_are_rows_or_fail_as_those_of_json_do(spark: SparkSession) -> None:

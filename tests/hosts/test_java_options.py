@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stateflow.hosts.spark_settings import JAVA_OPTIONS, LASTING, SMALL_ARRAYS, host_settings
+from stateflow.hosts.spark_settings import LASTING, SMALL_ARRAYS, host_settings
 from stateflow.spark.session import class_data, compiling
+from stateflow.spark.session.settings import DRIVER_JAVA
 
 
 def test_java_compiles_as_late_as_for_a_driver_of_its_own_and_gives_memory_back(
@@ -14,16 +15,16 @@ def test_java_compiles_as_late_as_for_a_driver_of_its_own_and_gives_memory_back(
     for name in class_data.JAVA_READS:
         monkeypatch.delenv(name, raising=False)
     settings = host_settings({}, "local[2]")
-    assert settings[JAVA_OPTIONS].split() == list(LASTING)
-    assert compiling.options(settings[JAVA_OPTIONS]) == compiling.LATER
+    assert settings[DRIVER_JAVA].split() == list(LASTING)
+    assert compiling.options(settings[DRIVER_JAVA]) == compiling.LATER
     assert settings["spark.scheduler.mode"] == "FAIR"
 
 
 def test_a_users_own_settings_win() -> None:
-    given = {JAVA_OPTIONS: "-XX:MaxHeapFreeRatio=70 -Dmine=1", "spark.scheduler.mode": "FIFO"}
+    given = {DRIVER_JAVA: "-XX:MaxHeapFreeRatio=70 -Dmine=1", "spark.scheduler.mode": "FIFO"}
     settings = host_settings(given, "local[2]")
     # Of an option that is given twice, Java takes the last.
-    assert settings[JAVA_OPTIONS].endswith("-XX:MaxHeapFreeRatio=70 -Dmine=1")
+    assert settings[DRIVER_JAVA].endswith("-XX:MaxHeapFreeRatio=70 -Dmine=1")
     assert settings["spark.scheduler.mode"] == "FIFO"
 
 

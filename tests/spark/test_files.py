@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import stateflow as sf
 from stateflow.pipelines.rows.row_type import row_type
@@ -110,6 +110,48 @@ def test_a_column_is_read_under_its_former_names(spark: SparkSession, tmp_path: 
     rows = source.there(spark).orderBy("user")
     assert rows.columns == source.streaming(spark).columns == ["user", "takings", "note"]
     assert [tuple(row) for row in rows.collect()] == [(0, 0.5, None), (1, 1.5, None), (2, 2.5, None)]
+
+
+@dataclass
+class RenamedPart:
+    cents: Annotated[int | None, sf.field(aliases=["price", "amount"])]
+
+
+@dataclass
+class RenamedItem:
+    label: Annotated[str | None, sf.field(aliases=["name"])]
+    parts: Annotated[list[RenamedPart] | None, sf.field(aliases=["pieces"])] = None
+
+
+@dataclass
+class RenamedInside:
+    user: int
+    first: RenamedItem | None = None
+    by: dict[str, list[RenamedItem]] | None = None
+
+
+@pytest.mark.parametrize("format", ["json", "parquet", "orc"])
+def test_so_is_a_field_of_a_class_inside(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    def item(label: str, parts: str, part: str) -> str:
+        return f"struct<{label}:string,{parts}:array<struct<{part}:long>>>"
+
+    both = {"a": [("y", None), None]}
+    ways = [
+        item("name", "pieces", "amount"),
+        item("label", "parts", "price"),
+        item("label", "pieces", "cents"),
+    ]
+    for k, type in enumerate(ways):
+        row, schema = (k, ("x", [(k,), None]), both), f"user long, first {type}, by map<string,array<{type}>>"
+        spark.createDataFrame([row], schema).write.format(format).mode("append").save(str(tmp_path / "in"))
+    bare = spark.createDataFrame([(3, None, None)], schema)
+    bare.write.format(format).mode("append").save(str(tmp_path / "in"))
+    source = sf.files(str(tmp_path / "in"), format).declared("in", row_type(RenamedInside))
+    found = source.there(spark).orderBy("user")
+    assert found.schema.simpleString() == source.streaming(spark).schema.simpleString()
+    by = {"a": [Row(label="y", parts=None), None]}
+    right = [(k, Row(label="x", parts=[Row(cents=k), None]), by) for k in range(3)]
+    assert [tuple(row) for row in found.collect()] == [*right, (3, None, None)]
 
 
 def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_path: Path) -> None:

@@ -444,6 +444,36 @@ def test_what_fits_is_what_stands_in_the_file(spark: SparkSession, tmp_path: Pat
     assert [row[3] for row in rows() if row[0] == -1] == [date(2026, 1, 31)] * len(days)
 
 
+@pytest.mark.parametrize(
+    ("key", "fits", "value", "wrong"),
+    [
+        (int, "7", 7, "7.5"),
+        (Annotated[Decimal, "decimal(10,2)"], "1.50", Decimal("1.50"), "1.239"),
+        (date, "2026-1-31", date(2026, 1, 31), "20260131"),
+        (bool, "true", True, "perhaps"),
+    ],
+)
+def test_keys_of_an_object_are_of_their_type_or_fail_the_batch(
+    spark: SparkSession, tmp_path: Path, key: Any, fits: str, value: Any, wrong: str
+) -> None:
+    hints = {"user": int, "per": dict[key, list[Part]]}
+    bench, keyed = Workbench(spark, tmp_path), dataclass(type("Keyed", (), {"__annotations__": hints}))
+    pipeline = reading(bench, keyed)
+    file = tmp_path / "in" / "a.json"
+    file.write_text(json.dumps({"user": 1, "per": {fits: [{"price": 2}]}}) + '\n{"user": 2}\n')
+    bench.run(pipeline)
+    (_, per), nothing = rows()
+    assert nothing == (2, None)
+    assert [(found, [dict(part) for part in parts]) for found, parts in per] == [(value, [{"price": 2}])]
+    file = tmp_path / "in" / "b.json"
+    file.write_text(json.dumps({"user": 1, "per": {fits: [], wrong: []}}) + "\n")
+    with refused(sf.IncompatibleError, "b.json", f"the key {wrong} of 'per' is no "):
+        bench.run(pipeline)
+    file.write_text(json.dumps({"user": 1, "per": {fits: [{"price": "1,5"}]}}) + "\n")
+    with refused(sf.IncompatibleError, "b.json", "the value 1,5 for 'per.price'"):
+        bench.run(pipeline)
+
+
 def test_a_number_that_is_hardly_a_time_is_told(spark: SparkSession, tmp_path: Path) -> None:
     bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Priced)

@@ -132,7 +132,9 @@ class CommandSubmission:
         from stateflow.spark.session.java import require_java
         from stateflow.spark.session.settings import (
             DELTA,
+            DRIVER_JAVA,
             GUARDED,
+            IN_UTC,
             ONE_PROCESS,
             QUIET,
             one_process,
@@ -144,9 +146,7 @@ class CommandSubmission:
         if here:
             cache = cache_folder()
             sooner = class_data.options(cache, require_java(cache))
-            own["spark.driver.extraJavaOptions"] = " ".join(
-                filter(None, (QUIET, sooner, compiling.options()))
-            )
+            own[DRIVER_JAVA] = " ".join(filter(None, (QUIET, IN_UTC, sooner, compiling.options())))
             # Otherwise the driver would use the executors' Python, which may exist only in their archive.
             own["spark.pyspark.driver.python"] = sys.executable
         own |= {**GUARDED, "spark.ui.showConsoleProgress": "false"}

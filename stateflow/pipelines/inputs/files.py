@@ -12,7 +12,7 @@ from stateflow.pipelines.inputs.connection import check_connection
 from stateflow.pipelines.inputs.input import Input
 from stateflow.pipelines.inputs.places import between, on_s3
 from stateflow.pipelines.inputs.reader_options import TO_UTF_8, check_reader_options
-from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
+from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, has_former_names
 from stateflow.pipelines.rows.misfits import Misfits, Reading
 from stateflow.pipelines.rows.row_type import RowType, quoted, row_type
 
@@ -198,7 +198,7 @@ class Files(Input):
 
     def _as_of_today(self, frame: DataFrame) -> DataFrame:
         """Columns under the names that they have now."""
-        if self.rows is None or self.format in _BY_HEADER or not former_names(self.rows):
+        if self.rows is None or self.format in _BY_HEADER or not has_former_names(self.rows):
             return frame
         return frame.selectExpr(*as_of_today(self.rows))
 

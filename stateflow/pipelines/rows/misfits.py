@@ -50,7 +50,10 @@ class Reading:
         kind, inside = inside_of(type)
         if kind == "struct":
             return f"struct<{','.join(f'{quoted(name)}:{self.type(of)}' for name, of in fields_of(inside))}>"
-        return f"{kind}<{','.join(map(self.type, parts_of_schema(inside)))}>" if kind else type
+        if kind == "map":
+            # The keys of an object are texts, whatever they stand for.
+            return f"map<string,{self.type(parts_of_schema(inside)[1])}>"
+        return f"array<{self.type(inside)}>" if kind else type
 
     def value(self, type: str, sql: str, depth: int = 0) -> str:
         """SQL for the value of a column that was read as `type(type)`; null where it does not fit."""
@@ -67,8 +70,12 @@ class Reading:
         if kind == "array":
             return f"transform({sql}, {each} -> {self.value(inside, each, depth + 1)})"
         if kind == "map":
-            value = self.value(parts_of_schema(inside)[1], each, depth + 1)
-            return f"transform_values({sql}, (k{depth}, {each}) -> {value})"
+            key, of = parts_of_schema(inside)
+            value, both = self.value(of, each, depth + 1), f"(k{depth}, {each})"
+            values = sql if value == each else f"transform_values({sql}, {both} -> {value})"
+            if _is_text(key):
+                return values
+            return f"transform_keys({values}, {both} -> try_cast(k{depth} as {key}))"
         return f"try_cast({sql} as {type})"
 
     def wrong(self, type: str, sql: str, depth: int = 0) -> str:
@@ -80,7 +87,8 @@ class Reading:
         if kind:
             each, values = f"x{depth}", sql if kind == "array" else f"map_values({sql})"
             found_inside = self.wrong(parts_of_schema(inside)[-1], each, depth + 1)
-            return f"exists({values}, {each} -> {found_inside})" if found_inside else ""
+            inner = f"exists({values}, {each} -> {found_inside})" if found_inside else ""
+            return " or ".join(filter(None, (self._wrong_keys(kind, inside, sql, depth), inner)))
         if self.texts and (size := size_of(type)):
             return f"({sql} is not null and not ({_fits(sql, *size)}))"
         if self.type(type) != type:
@@ -98,6 +106,16 @@ class Reading:
             return f"({sql} < {least} or {sql} > {most})"
         return ""
 
+    def _wrong_keys(self, kind: str, inside: str, sql: str, depth: int) -> str:
+        """A condition for maps with a key that does not fit; empty where all fit."""
+        if kind != "map" or not self.texts or _is_text(key := parts_of_schema(inside)[0]):
+            return ""
+        return f"coalesce(exists(map_keys({sql}), k{depth} -> {self._wrong_key(key.strip(), f'k{depth}')}), false)"
+
+    def _wrong_key(self, key: str, sql: str) -> str:
+        own = self.wrong(key, sql) if self.type(key) != key else ""
+        return own or f"try_cast({sql} as {key}) is null"
+
     def reason(self, type: str, sql: str, path: str, depth: int = 0) -> str:
         """The misfit in words, where `wrong` holds."""
         kind, inside = inside_of(type)
@@ -110,9 +128,17 @@ class Reading:
             return f"case {' '.join(cases)} end"
         if kind:
             each, values = f"x{depth}", sql if kind == "array" else f"map_values({sql})"
-            of = parts_of_schema(inside)[-1]
-            first = f"get(filter({values}, {each} -> {self.wrong(of, each, depth + 1)}), 0)"
-            return self.reason(of, first, path, depth + 1)
+            of, keys = parts_of_schema(inside)[-1], self._wrong_keys(kind, inside, sql, depth)
+            cases = []
+            if keys:
+                key = parts_of_schema(inside)[0].strip()
+                first = f"get(filter(map_keys({sql}), k{depth} -> {self._wrong_key(key, f'k{depth}')}), 0)"
+                said = text_in_sql(f" of {path!r} is no {key}")
+                cases.append(f"when {keys} then concat('the key ', left({first}, 100), {said})")
+            if self.wrong(of, each, depth + 1):
+                first = f"get(filter({values}, {each} -> {self.wrong(of, each, depth + 1)}), 0)"
+                cases.append(f"else {self.reason(of, first, path, depth + 1)}")
+            return f"case {' '.join(cases)} end" if keys else cases[0].removeprefix("else ")
         if size := size_of(type):
             room = f"decimal({size[0]},{size[1]})"
             said = f" for {path!r}, a {room}, which has room for {size[0] - size[1]} digits before the point and {size[1]} after it"
@@ -210,6 +236,10 @@ def failed_batch(message: str) -> str:
     """SQL that fails the batch with an IncompatibleError; `message` is SQL, too."""
     error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
     return f"raise_error(concat({text_in_sql(ERROR_MARK)}, {error}))"
+
+
+def _is_text(key: str) -> bool:
+    return key.strip().lower() == "string"
 
 
 def _doubled(sql: str) -> str:

@@ -3,8 +3,10 @@ says is refused where Spark's reader would change its values without a word."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from stateflow.pipelines.rows.type_text import fields_of, inside_of
 from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
 from stateflow.spark.internals.own_types import OwnTypes
 from stateflow.spark.internals.scratch_folder import bounds_of_batch, files_between, log_folder, log_offset
+from stateflow.spark.session.settings import DRIVER_JAVA, EXECUTOR_JAVA, IN_UTC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from stateflow.pipelines.graph import SourceNode
     from stateflow.spark.inputs.open_inputs import OpenInputs
 
+_LOCAL_TIME = re.compile(r"\btimestamp\b(?! with local time zone)")
+_UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "UCT", "Etc/UCT", "Universal", "Zulu"})
 _AT_ONCE = 16
 """Files that are asked for at once: each is a question to a store."""
 
@@ -75,12 +80,32 @@ def _check(spark: SparkSession, node: SourceNode, types: OwnTypes, urls: Sequenc
                 # What the names of folders say is not read from the file.
                 if name.lower() not in own or f"/{name}=" in url:
                     continue
+                if files.format == "orc" and _LOCAL_TIME.search(own[name.lower()]):
+                    _require_utc(spark, node.uid, url, name)
                 if found := unlike(own[name.lower()], type, files.format, name):
                     path, have, want = found
                     raise IncompatibleError(
                         f"source {node.uid!r}: the file {url} has column {path!r} as {have}, which is not read as {want}, as {files.rows.name} "
                         "declares it: declare it as the file has it and convert it in a step, or have the file written with the declared type"
                     )
+
+
+def _require_utc(spark: SparkSession, uid: str, url: str, column: str) -> None:
+    """IncompatibleError where Spark's tasks would take a time without a zone for one of another zone than UTC."""
+    if (zone := _zone_of_tasks(spark)) not in _UTC:
+        both = " ".join(f"--conf {name}={IN_UTC}" for name in (DRIVER_JAVA, EXECUTOR_JAVA))
+        raise IncompatibleError(
+            f"source {uid!r}: the file {url} has times without a zone in column {column!r}, and Java's time zone in this Spark is {zone}, "
+            f"which would shift them: start it with {both}"
+        )
+
+
+@cache
+def _zone_of_tasks(spark: SparkSession) -> str:
+    """The time zone of the machine, or the process, in which Spark's tasks run."""
+    # Spark calls a method of Java's where the task runs: the optimiser does not know what it gives.
+    zone = spark.range(1, numPartitions=1).selectExpr("reflect('java.time.ZoneId', 'systemDefault')").first()
+    return str(zone[0]) if zone else ""
 
 
 def _columns(found: str | dict[str, DataType]) -> dict[str, str]:

@@ -25,6 +25,8 @@ from stateflow.spark.session.jars import bundle_of, jars_with, packages, recorde
 from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
     DELTA,
+    DRIVER_JAVA,
+    IN_UTC,
     ONE_PROCESS,
     PODS,
     QUIET,
@@ -33,6 +35,7 @@ from stateflow.spark.session.settings import (
     STATIC,
     TEMPORARY,
     brings_s3,
+    executors_in_utc,
     in_pods,
     one_process,
     require_ansi,
@@ -133,8 +136,11 @@ def _started(
     settings = {**DELTA, **RUNTIME, **STATIC, **of_master, **conf}
     if one_process(master_url):
         settings |= workers.search_path(conf) | workers.safe_path(conf)
-    user_options = conf.get("spark.driver.extraJavaOptions", "")
+    else:
+        settings |= executors_in_utc(conf)
+    user_options = conf.get(DRIVER_JAVA, "")
     ours = [] if "spark.log.level" in conf else [QUIET]
+    ours += [] if "user.timezone" in user_options else [IN_UTC]
     ours += [class_data.options(cache, java, user_options), compiling.options(user_options)]
     if scratch is not None and one_process(master_url) and not says_where(conf):
         # It stays as long as this process, which ends before Spark does. The next one removes it.
@@ -142,7 +148,7 @@ def _started(
         settings[TEMPORARY] = str(temporary)
         ours.append(f'"-Djava.io.tmpdir={temporary}"')
     if java_options := " ".join(filter(None, (*ours, user_options))):
-        settings["spark.driver.extraJavaOptions"] = java_options
+        settings[DRIVER_JAVA] = java_options
     # A command that opens the tables of a job, such as a restore, knows no pipeline that says what they need.
     wanted = {*bundles, *({"s3"} & set(recorded_bundles(cache)))} - ({"s3"} if brings_s3(conf) else set())
     jars = [*filter(None, [conf.get("spark.jars")]), *map(str, jars_with(cache, sorted(wanted)))]
@@ -193,6 +199,8 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
         )
     if one_process(submitted.get("spark.master")):
         settings |= workers.safe_path({**submitted, **conf})
+    else:
+        settings |= executors_in_utc({**submitted, **conf})
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)

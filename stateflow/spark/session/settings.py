@@ -35,6 +35,9 @@ RUNTIME = {
     # that writes.
     "spark.databricks.delta.optimizeWrite.enabled": "false",
 }
+DRIVER_JAVA, EXECUTOR_JAVA = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+# An ORC file has times without a zone, which its reader takes for those of Java's own zone. By default that is the machine's.
+IN_UTC = "-Duser.timezone=UTC"
 # Logs only errors, from the first line on. The session's own log level takes effect only once the session is up.
 QUIET = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
 # Spark's pages show settings and plans to whoever reaches them, and have links that kill. They are for who asks for them.
@@ -68,6 +71,14 @@ TEMPORARY = "spark.local.dir"
 def one_process(master: str | None) -> bool:
     """Whether driver and executor are one process of this machine."""
     return master is None or master == "local" or master.startswith("local[")
+
+
+def executors_in_utc(conf: Mapping[str, str]) -> dict[str, str]:
+    """The setting with which executors have UTC for their time zone. Options of the user's own are kept, and win."""
+    own = conf.get(EXECUTOR_JAVA, "")
+    if "user.timezone" in own or (EXECUTOR_JAVA not in conf and EXECUTOR_JAVA in _defaults()):
+        return {}
+    return {EXECUTOR_JAVA: f"{IN_UTC} {own}".strip()}
 
 
 def says_where(conf: Mapping[str, str]) -> bool:
