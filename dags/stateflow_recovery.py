@@ -57,7 +57,7 @@ from stateflow_settings import (
     running_pipeline,
     text_field,
 )
-from stateflow_steps import keep, known, known_job, let_go, refuse_pipeline_elsewhere, tag_name
+from stateflow_steps import keep, keep_latest, known, known_job, let_go, refuse_pipeline_elsewhere, tag_name
 
 from stateflow.airflow import StateflowRestoreOperator, StateflowStopOperator, StateflowVerifyOperator
 from stateflow.restore.digest import differences_together
@@ -106,9 +106,7 @@ def still_holds(
             f"nothing was restored, and {stopped} stopped: trigger this DAG again and approve the new plan, or trigger the "
             "pipeline's DAG to go on as before"
         )
-    for job in jobs:
-        keep(conn_id, job, "latest", tag_name("before-recovery", run_id), "where a recovery set out")
-    return tag_name("before-recovery", run_id)
+    return keep_latest(conn_id, jobs, "before-recovery", run_id, "where a recovery set out")
 
 
 with DAG(

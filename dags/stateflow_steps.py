@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
+from itertools import count
 from typing import TYPE_CHECKING
 
 from airflow.sdk import task
@@ -15,6 +17,9 @@ from stateflow.errors import CorruptError, UsageError
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
+
+LONGEST = 128
+"""Characters of a tag's name."""
 
 
 @task
@@ -64,8 +69,11 @@ def refuse_pipeline_elsewhere(pipeline: str) -> None:
 
 
 def tag_name(purpose: str, run_id: str) -> str:
-    """The same each time that a DAG run asks for it."""
-    return f"{purpose}-{re.sub('[^A-Za-z0-9._-]+', '-', run_id)}"[:128]
+    """The same each time that a DAG run asks for it, and another for every DAG run."""
+    name = f"{purpose}-{re.sub('[^A-Za-z0-9._-]+', '-', run_id)}"
+    return (
+        name if len(name) <= LONGEST else f"{name[: LONGEST - 13]}-{sha256(run_id.encode()).hexdigest()[:12]}"
+    )
 
 
 def keep(conn_id: str, job: str, checkpoint: str, tag: str, note: str) -> str:
@@ -75,6 +83,19 @@ def keep(conn_id: str, job: str, checkpoint: str, tag: str, note: str) -> str:
         status = found.status()
         if tag not in status.tags and status.head is not None:
             found.tag(tag, checkpoint, note=note)
+    return tag
+
+
+def keep_latest(conn_id: str, jobs: list[str], purpose: str, run_id: str, note: str) -> str:
+    """Tags where the jobs stand. A DAG run that was cleared finds them elsewhere: it then uses a name with a number."""
+    with spoken():
+        statuses = {job: StateflowHook(conn_id).job(job).status() for job in jobs}
+    for number in count(1):
+        tag = tag_name(purpose, run_id if number == 1 else f"{run_id}-{number}")
+        if all(status.tags.get(tag, status.head) == status.head for status in statuses.values()):
+            break
+    for job in jobs:
+        keep(conn_id, job, "latest", tag, note)
     return tag
 
 

@@ -101,8 +101,10 @@ class DriverProcess:
 class DriverFolder:
     """The drivers that one task of a scheduler has started on this host, one after the other."""
 
-    def __init__(self, job: str, dag_run: str, task: str, folder: Path | None = None) -> None:
-        unique = hashlib.sha256(f"{dag_run}\n{task}".encode()).hexdigest()[:24]
+    def __init__(
+        self, job: str, dag_run: str, task: str, root: str = "", *, folder: Path | None = None
+    ) -> None:
+        unique = hashlib.sha256(f"{dag_run}\n{task}\n{root}".encode()).hexdigest()[:24]
         # Folders in there are deleted, and the job's name may come from a DAG run's parameters.
         self._of_job = (folder or drivers_folder()) / checked_name("job", job)
         self._folder = self._of_job / unique

@@ -32,6 +32,11 @@ class DriverSpec(ABC):
     environment: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """Variables for the driver: the root and its credentials, which never appear on a command line."""
 
+    @property
+    def root(self) -> str:
+        """Where the job is: another Airflow may have a DAG of the same name for a job of the same name elsewhere."""
+        return self.environment.get("STATEFLOW_CHECKPOINT_DIR", "")
+
     @abstractmethod
     def arguments(self) -> list[str]:
         """What follows `stateflow` on the command line. The rest is in `variables`."""

@@ -20,6 +20,11 @@ _log = logging.getLogger(__name__)
 LAST_BEATS = 4
 """How often to try the last heartbeat: a follower that sees only heartbeats learns from it how the run ended."""
 
+SOON = 10.0
+"""Seconds after which the last heartbeat is written although an earlier one is still on its way."""
+LATE = 60.0
+"""Seconds that a run waits at its end for a heartbeat that a store has not written yet."""
+
 
 class Heart(threading.Thread):
     """Writes heartbeats from `begin`, when the run has claimed an epoch, to the end of the block. Sets `stop` on a stop request."""
@@ -124,11 +129,15 @@ class Heart(threading.Thread):
             if failure is not None:
                 self.outcome = _failed(self._explain(failure))
             self._ended.set()
-            self.join(timeout=10)
+            self.join(timeout=SOON)
             for attempt in range(LAST_BEATS):
                 if self.beat_once(ended=True):
                     break
                 time.sleep(self._interval * attempt / LAST_BEATS)
+            if self.is_alive():
+                # A store that hung may write the thread's heartbeat only now, over the last one.
+                self.join(timeout=LATE)
+                self.beat_once(ended=True)
 
 
 def _failed(error: BaseException) -> RunOutcome:

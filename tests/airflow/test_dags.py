@@ -308,6 +308,22 @@ def test_each_job_that_goes_back_is_tagged_and_the_way_back_too(
     let_go("stateflow_default", jobs, "recovery", "manual__1")
     assert [Job(str(tmp_path), name).status().tags for name in jobs] == [{"before-recovery-manual__1": 4}] * 2
 
+    # A second try finds the jobs where they were, a DAG run that was cleared later somewhere else.
+    assert holds(plan, plan, "stateflow_default", jobs, "manual__1") == "before-recovery-manual__1"
+    orders = Job(str(tmp_path), "orders")
+    orders.untag("before-recovery-manual__1")
+    orders.tag("before-recovery-manual__1", "checkpoint:3")
+    assert holds(plan, plan, "stateflow_default", jobs, "manual__1") == "before-recovery-manual__1-2"
+    assert orders.status().tags == {"before-recovery-manual__1": 3, "before-recovery-manual__1-2": 4}
+
+
+def test_dag_runs_with_long_names_have_tags_of_their_own(bag: DagBag) -> None:
+    steps = sys.modules["stateflow_steps"]
+
+    one, other = (steps.tag_name("recovery", "x" * 200 + end) for end in "ab")
+    assert len({one[:128], other[:128]}) == 2
+    assert one == steps.tag_name("recovery", "x" * 200 + "a")
+
 
 def test_an_approval_whose_time_is_up_says_what_to_do(bag: DagBag) -> None:
     approve = bag.dags["stateflow_recovery"].get_task("approve")

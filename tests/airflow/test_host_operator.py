@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -98,7 +99,7 @@ def test_it_starts_the_host_and_leaves_the_wait_to_the_triggerer(
     )
     assert left.trigger.serialize() == (
         "stateflow.airflow.triggers.host.StateflowHostTrigger",
-        {"host": "team", "interval": 300.0, "until": None, "deadline": None},
+        {"host": "team", "interval": 300.0, "until": None, "deadline": None, "machine": socket.gethostname()},
     )
     assert left.method_name == "resume"
     assert "AIRFLOW__CORE__FERNET_KEY" not in hosts.environ
@@ -207,6 +208,17 @@ def test_a_triggerer_beside_the_host_renews_its_lease_until_the_host_ends(hosts:
         await asyncio.wait_for(firing, 30)
 
     asyncio.run(asyncio.wait_for(watched(), 60))
+
+
+def test_a_triggerer_leaves_a_host_of_that_name_on_its_own_machine_alone(hosts: Hosts) -> None:
+    folder = folder_of("team")
+    hosts.start(folder, HostSettings(lease=60), {})
+    os.utime(folder / lease.RENEWED, (0, 0))
+    trigger = StateflowHostTrigger(host="team", interval=0.1, until=None, machine="another")
+    assert fired(trigger, 20) < 10
+    assert (folder / lease.RENEWED).stat().st_mtime == 0
+    asyncio.run(trigger.on_kill())
+    assert not starting.drains(folder)
 
 
 def test_a_triggerer_elsewhere_wakes_the_task_in_time_for_the_lease(hosts: Hosts) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,6 +174,8 @@ def test_a_retry_on_another_host_finds_the_pod_by_its_labels(
     assert (found.name, found.above) == (first.name, 3)
     assert found.look() == ProcessStatus(True)
     assert launcher().find(RunSpec("f.py:p", "orders", "dag/2", "run")) is None
+    elsewhere = {**SPEC.environment, "STATEFLOW_CHECKPOINT_DIR": "s3://another/airflow"}
+    assert launcher().find(dataclasses.replace(SPEC, environment=elsewhere)) is None
 
 
 def test_of_two_launches_the_later_is_found(cluster: Cluster, submission: Submission) -> None:

@@ -374,7 +374,10 @@ def test_a_pipeline_in_a_dag_s_own_file_runs_under_the_supervisor_of_a_task(
 
     shown = client.task(secretly, "ledger")["rendered_fields"]
     assert "'LEDGER_TOKEN': '***'" in shown["launcher"]
-    drivers = [DriverFolder("ledger", f"{run.dag_id}/{run.run_id}", "ledger") for run in (plain, secretly)]
+    root = str(folder / "checkpoints")
+    drivers = [
+        DriverFolder("ledger", f"{run.dag_id}/{run.run_id}", "ledger", root) for run in (plain, secretly)
+    ]
     [_, driver] = [found.folder for each in drivers if (found := each.newest()) is not None]
     kept = [*folder.joinpath("checkpoints").rglob("*"), *driver.rglob("*")]
     places = {str(path): path.read_bytes() for path in kept if path.is_file()}
@@ -473,7 +476,7 @@ def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
     stage.await_inside()
     driver = driver_of(stage.job)
     # Another host sees neither the process nor its folder, only a heartbeat that stands still.
-    kept = DriverFolder("zombie", f"gated_runs/{run.run_id}", "run").newest()
+    kept = DriverFolder("zombie", f"gated_runs/{run.run_id}", "run", str(folder / "checkpoints")).newest()
     assert kept is not None
     hidden = kept.folder.rename(folder / "elsewhere")
     signal_driver(driver, signal.SIGSTOP)

@@ -56,7 +56,7 @@ def operator(project: Path, launcher: WarmHost, **more: Any) -> StateflowRunOper
 
 
 def driver_of(project: Path, run_id: str) -> Any:
-    return DriverFolder(project.name, f"orders_dag/{run_id}", "run").newest()
+    return DriverFolder(project.name, f"orders_dag/{run_id}", "run", f"{project.parent}/root").newest()
 
 
 def words_of(project: Path, run_id: str) -> str:
@@ -226,7 +226,7 @@ def kill_each(task: Task, *files: str) -> None:
 
 
 def driver_folder(task: Task) -> Path:
-    found = DriverFolder(task.name, "dag/1", "run").newest()
+    found = DriverFolder(task.name, "dag/1", "run", f"{task.team.folder}/root").newest()
     assert found is not None
     return found.folder
 

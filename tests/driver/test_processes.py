@@ -23,7 +23,7 @@ from tests.refusals.refusal import refused
 
 @pytest.fixture
 def drivers(tmp_path: Path) -> DriverFolder:
-    return DriverFolder("orders", "dag/run", "task", tmp_path / "cache")
+    return DriverFolder("orders", "dag/run", "task", folder=tmp_path / "cache")
 
 
 def python(script: str) -> list[str]:
@@ -66,7 +66,7 @@ def test_a_driver_outlives_whoever_started_it_and_is_found_again(
 ) -> None:
     starter = (
         "from pathlib import Path; from stateflow.driver.processes import DriverFolder; import sys, time\n"
-        f"DriverFolder('orders', 'dag/run', 'task', Path({str(tmp_path / 'cache')!r}))"
+        f"DriverFolder('orders', 'dag/run', 'task', folder=Path({str(tmp_path / 'cache')!r}))"
         f".start([sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'], {{}}, Path({str(tmp_path)!r}))\n"
         "print('started', flush=True); time.sleep(60)"
     )
@@ -184,7 +184,7 @@ def test_every_folder_above_a_driver_s_is_its_owner_s_alone_whatever_the_umask_s
     before = os.umask(0o002)
     try:
         home = tmp_path / "home" / ".cache" / "stateflow" / "drivers"
-        driver = DriverFolder("orders", "run", "task", home).start(python("pass"), {}, tmp_path)
+        driver = DriverFolder("orders", "run", "task", folder=home).start(python("pass"), {}, tmp_path)
     finally:
         os.umask(before)
     until(lambda: driver.look().exit_code is not None)
@@ -209,13 +209,15 @@ def test_logs_of_drivers_that_ended_long_ago_go(drivers: DriverFolder, tmp_path:
 @pytest.mark.parametrize("job", ["../../home", "/etc", "..", ""])
 def test_a_job_s_name_leads_to_no_other_folder(job: str, tmp_path: Path) -> None:
     with refused(UsageError, "job name", "is not usable"):
-        DriverFolder(job, "dag/run", "task", tmp_path / "cache")
+        DriverFolder(job, "dag/run", "task", folder=tmp_path / "cache")
 
 
 def test_two_tasks_do_not_see_each_others_drivers(drivers: DriverFolder, tmp_path: Path) -> None:
     driver = drivers.start(python("pass"), {}, tmp_path)
-    assert DriverFolder("orders", "dag/run", "other", tmp_path / "cache").newest() is None
-    assert DriverFolder("orders", "dag/other", "task", tmp_path / "cache").newest() is None
+    cache = tmp_path / "cache"
+    assert DriverFolder("orders", "dag/run", "other", folder=cache).newest() is None
+    assert DriverFolder("orders", "dag/other", "task", folder=cache).newest() is None
+    assert DriverFolder("orders", "dag/run", "task", "s3://another/airflow", folder=cache).newest() is None
     until(lambda: driver.look().exit_code is not None)
 
 

@@ -77,6 +77,30 @@ def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pyte
     assert last.ended
 
 
+def test_a_heartbeat_that_a_store_writes_late_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, hangs, last_written = MadeJob(tmp_path), threading.Event(), threading.Event()
+
+    def slowly(store: Any, layout: Any, sign: Heartbeat) -> None:
+        if not sign.ended:
+            hangs.set()
+            assert last_written.wait(30)
+        beat(store, layout, sign)
+        if sign.ended:
+            last_written.set()
+
+    monkeypatch.setattr("stateflow.liveness.heart.beat", slowly)
+    monkeypatch.setattr("stateflow.liveness.heart.SOON", 0.1)
+    with Heart(job.store, job.layout, TASK, 0.05, threading.Event()) as heart:
+        heart.begin(job.writer.epoch)
+        assert hangs.wait(30)
+    assert not heart.is_alive()
+    last = read_heartbeat(job.store, job.layout, job.writer.epoch)
+    assert last is not None
+    assert last.ended
+
+
 def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

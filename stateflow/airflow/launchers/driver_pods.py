@@ -31,7 +31,7 @@ _TIMEOUT = (5, 30)
 
 def task_label(spec: DriverSpec) -> str:
     """The same for every try of a task, and short enough for a label."""
-    return hashlib.sha256(f"{spec.dag_run}\n{spec.task}".encode()).hexdigest()[:40]
+    return hashlib.sha256(f"{spec.dag_run}\n{spec.task}\n{spec.root}".encode()).hexdigest()[:40]
 
 
 def labels(spec: DriverSpec, launch: str) -> dict[str, str]:

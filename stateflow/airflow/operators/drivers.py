@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,7 @@ class DriverOperator(StateflowOperator):
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
         """Renders the templates of this task, with a copy of the launcher: Airflow renders a launcher in place, and tasks may
         share one."""
-        self.launcher = copy(self.launcher)
+        self.launcher = deepcopy(self.launcher)
         super().render_template_fields(context, jinja_env)
 
     def file_of(self, context: Context) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -123,7 +124,11 @@ class StateflowHostOperator(DeclaredArguments, BaseOperator):
         from stateflow.airflow.triggers.overdue import deadline_of
 
         trigger = StateflowHostTrigger(
-            host=self.given("host"), interval=pause, until=until, deadline=deadline_of(self, context)
+            host=self.given("host"),
+            interval=pause,
+            until=until,
+            deadline=deadline_of(self, context),
+            machine=socket.gethostname(),
         )
         self.defer(trigger=trigger, method_name="resume", kwargs={"since": since})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,15 +20,23 @@ class StateflowHostTrigger(BaseTrigger):
     """
 
     def __init__(
-        self, *, host: str, interval: float, until: float | None, deadline: float | None = None
+        self,
+        *,
+        host: str,
+        interval: float,
+        until: float | None,
+        deadline: float | None = None,
+        machine: str = "",
     ) -> None:
-        """`interval`: seconds between two looks. `until`: when the host's time is over, in seconds since 1970; `deadline`: when the task's is."""
+        """`interval`: seconds between two looks. `until`: when the host's time is over, in seconds since 1970; `deadline`: when the task's is.
+        `machine`: where the host is."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.fields: dict[str, Any] = {
             "host": host,
             "interval": interval,
             "until": until,
             "deadline": deadline,
+            "machine": machine,
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -50,7 +59,8 @@ class StateflowHostTrigger(BaseTrigger):
         """Somebody ended the task in Airflow's UI. A host elsewhere drains when its lease is over."""
         from stateflow.hosts.starting import drain
 
-        await asyncio.to_thread(drain, self._folder())
+        if self._is_here():
+            await asyncio.to_thread(drain, self._folder())
 
     def _pause(self) -> float:
         until = self.fields["until"]
@@ -62,10 +72,14 @@ class StateflowHostTrigger(BaseTrigger):
         from stateflow.hosts.lease import renew
         from stateflow.hosts.starting import keeper_of
 
-        if keeper_of(self._folder()) is None:
+        if not self._is_here() or keeper_of(self._folder()) is None:
             return False
         renew(self._folder())
         return True
+
+    def _is_here(self) -> bool:
+        """Whether a host of this name here is the task's: a triggerer's machine may have one of its own."""
+        return self.fields["machine"] in ("", socket.gethostname())
 
     def _folder(self) -> Any:
         from stateflow.hosts.settings import folder_of

@@ -160,7 +160,7 @@ def row_type(declared: Any) -> RowType:
             f"{declared!r} is not a row type: use a dataclass, a msgspec Struct, a NamedTuple or a schema string"
         )
     refuse_aliases_as_defaults(declared)
-    hints, defaults = get_type_hints(declared, include_extras=True), defaults_of(declared)
+    hints, defaults = _hints_of(declared), defaults_of(declared)
     fields = []
     for name in _field_names(declared):
         text, nullable = spark_type(hints[name], f"field {declared.__name__}.{name}")
@@ -168,6 +168,16 @@ def row_type(declared: Any) -> RowType:
         fields.append(Field(name, text, hints[name], nullable, default))
     refuse_shared_aliases(declared.__name__, {found.name: found.aliases for found in fields})
     return RowType(declared.__name__, tuple(fields), declared, True)
+
+
+def _hints_of(declared: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(declared, include_extras=True)
+    except NameError as error:
+        raise UsageError(
+            f"{declared.__name__}: {error}: Python finds the types of a row class by their names in its file, so define or import them at the "
+            "top of that file, not in a function or below `if TYPE_CHECKING`"
+        ) from None
 
 
 def _from_schema(text: str) -> RowType:
