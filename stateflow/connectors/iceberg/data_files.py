@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.types import IcebergType
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
@@ -41,7 +42,7 @@ def data_file(description: Mapping[str, Any], spec: PartitionSpec, schema: Schem
 
     kinds = [field.field_type for field in spec.partition_type(schema).fields]
     partition = [
-        None if value is None else from_bytes(kind, b64decode(value))
+        None if value is None or _is_dropped(kind) else from_bytes(kind, b64decode(value))
         for value, kind in zip(description["partition"], kinds, strict=True)
     ]
     made = DataFile.from_args(
@@ -68,9 +69,16 @@ def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> list[str 
     kinds = [field.field_type for field in spec.partition_type(schema).fields]
     values = [file.partition[place] for place in range(len(kinds))]
     return [
-        None if value is None else b64encode(to_bytes(kind, value)).decode()
+        None if value is None or _is_dropped(kind) else b64encode(to_bytes(kind, value)).decode()
         for value, kind in zip(values, kinds, strict=True)
     ]
+
+
+def _is_dropped(kind: IcebergType) -> bool:
+    """Whether the table has no more the column that a file was once partitioned by: nobody needs its value, or knows its type."""
+    from pyiceberg.types import UnknownType
+
+    return isinstance(kind, UnknownType)
 
 
 def _texts(by_id: Mapping[int, Any] | None) -> dict[str, Any]:
