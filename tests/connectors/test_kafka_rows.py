@@ -214,7 +214,18 @@ def test_a_key_is_read_as_its_field_says(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("hint", "key"), [(int, b"x"), (int, b"1.5"), (int, b'1,"k":2x'), (str, b"\xff"), (date, b'"noon"')]
+    ("hint", "key"),
+    [
+        (int, b"x"),
+        (int, b"1.5"),
+        (int, b'1,"k":2x'),
+        (int, b'1,"k":2'),
+        (int, b"1}"),
+        (int, b"1]"),
+        (int, b"1],[2"),
+        (str, b"\xff"),
+        (date, b'"noon"'),
+    ],
 )
 def test_a_key_that_does_not_fit_fails_the_batch(spark: SparkSession, hint: Any, key: bytes) -> None:
     rows = dataclass(type("Keyed", (), {"__annotations__": {"user": int, "kafka_key": hint}}))

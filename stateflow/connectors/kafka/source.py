@@ -297,7 +297,9 @@ class KafkaMessages(RecentTexts):
         if self.key_format == "string":
             return [utf8]
         if self.key_format == "json":
-            wrong = f"{MESSAGE}.key is not null and {_PARSED_KEY}.{_LEFT} is not null"
+            # Within its object a key such as `1,"k":2` would be two fields, and `1}` its end. In a list they are two elements, or no JSON.
+            alone = f"coalesce(json_array_length(concat('[', {_KEY_TEXT}, ']')), 0) = 1"
+            wrong = f"{MESSAGE}.key is not null and ({_PARSED_KEY}.{_LEFT} is not null or not {alone})"
             return [
                 utf8,
                 (wrong, f"concat('its key ', left({_KEY_TEXT}, 100), ' is no JSON of the declared type')"),
