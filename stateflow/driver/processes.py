@@ -139,7 +139,10 @@ class DriverFolder:
             raise UnavailableError(
                 f"the folder {folder.parent} cannot be written to by this user: set STATEFLOW_CACHE_DIR to a folder of this user"
             ) from None
-        supervisor.write(folder / "command.json", {"argv": list(argv), "cwd": str(cwd), "above": above})
+        supervisor.write(
+            folder / "command.json",
+            {"argv": list(argv), "cwd": str(cwd), "above": above, "host": socket.gethostname()},
+        )
         variables = {}
         if temporary:
             (folder / supervisor.TEMPORARY).mkdir()
@@ -165,7 +168,9 @@ class DriverFolder:
             folder = command.parent
             ended = supervisor.read(folder / "exit")
             at = float(ended["at"]) if ended else command.stat().st_mtime
-            if ended is None:
+            # Containers may share the folder. Of processes in another one nothing is seen here.
+            elsewhere = (supervisor.read(command) or {}).get("host") not in (None, socket.gethostname())
+            if ended is None and not elsewhere:
                 lives = any(_alive(supervisor.read(folder / who)) for who in (supervisor.ITSELF, "driver"))
                 if lives or now - at < STARTING:  # its supervisor may be about to begin
                     continue

@@ -269,10 +269,17 @@ def test_what_a_driver_left_whose_host_was_switched_off_goes_with_the_next_start
     shutil.copytree(old.folder, fresh)  # of which nobody can know yet
     os.utime(fresh / "command.json")
     long_ago = time.time() - STARTING - 1
+    elsewhere = old.folder.with_name("elsewhere")  # in a container that shares the folder, and may live
+    shutil.copytree(old.folder, elsewhere)
+    command = supervisor.read(elsewhere / "command.json")
+    assert command is not None
+    supervisor.write(elsewhere / "command.json", {**command, "host": "another"})
+    os.utime(elsewhere / "command.json", (long_ago, long_ago))
     os.utime(old.folder / "command.json", (long_ago, long_ago))
     new = drivers.start(python("pass"), {}, tmp_path)
     assert not (old.folder / "temporary").exists()
     assert old.last_words() == []
     assert old.folder.exists()
     assert (fresh / "temporary").exists()
+    assert (elsewhere / "temporary").exists()
     until(lambda: new.look().exit_code is not None)
