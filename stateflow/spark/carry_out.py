@@ -13,7 +13,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Prepared, Record
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.sinks.base import BatchFunction, CommitRequest
+from stateflow.spark.sinks.base import BatchFunction, CommitRequest, logged
 from stateflow.spark.sinks.kinds import commit
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
@@ -39,6 +39,8 @@ class Sinks:
     stager: Stager
     functions: Mapping[str, BatchFunction] = field(default_factory=dict)
     """The user's own sinks by uid; empty when the pipeline is not known."""
+    warn: Callable[[str, str], None] = logged
+    """Where sinks tell of what is no error."""
 
     @classmethod
     def of(
@@ -71,4 +73,5 @@ class Sinks:
             record.job, self.job, uid, record.slot, record.epoch, prepared.late, record.writer, prepared.prev,
             prepared.back_to,
         )  # fmt: skip
-        return CommitRequest(prepared, at, self.spark(), self.stager, still_owner, self.functions.get(uid))
+        function = self.functions.get(uid)
+        return CommitRequest(prepared, at, self.spark(), self.stager, still_owner, function, self.warn)

@@ -301,7 +301,10 @@ class _Run:
             {uid: ids.values() for uid, ids in inputs.topic_ids.items()},
         )
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
-        sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
+        sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow), self.warnings.add)
+        for uid, sink in open_sinks.items():
+            if sink.warning:
+                self.warnings.add(f"sink {uid}", sink.warning)
         with Heart(
             self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
             explain=lambda error: translated(error) if isinstance(error, Exception) else error,

@@ -103,7 +103,28 @@ def test_rows_that_the_table_leaves_out_are_counted(
     [said] = [
         r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "shop.t" in r.getMessage()
     ]
-    assert "left out 2 of the rows" in said
+    assert "leaves out rows by a trigger" in said
+    assert "the last time 2 of slot 1 of " in said
+
+
+def test_a_run_ends_with_what_its_table_left_out(spark: SparkSession, tmp_path: Path, shop: Server) -> None:
+    bench = Workbench(spark, tmp_path)
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        few = rows.transform(
+            lambda frame: frame.selectExpr("sku as k", "cast(user as bigint) as v"), "k string, v bigint"
+        )
+        few.append("out", sf.postgres("shop.t", connection="env:TEST_POSTGRES"))
+
+    shop.run("CREATE TABLE shop.t (k text, v bigint)")
+    for statement in DISCARDING["a trigger"]:
+        shop.run(statement)
+    bench.rows("orders", [Order(1, "a", 1.0, at(1)), Order(3, "b", 1.0, at(1))])
+    (warning,) = bench.run(orders).warnings
+    assert "the last time 1 of slot " in warning
+    assert table(shop) == [("a", 1)]
 
 
 def followed(shop: Server, said: str) -> None:
@@ -203,5 +224,25 @@ def test_one_table_under_two_addresses_is_one_place(
 
     bench.rows("orders", [Order(1, "a", 1.0, at(1))])
     with variable("TEST_OTHER", other), refused(UsageError, "'one'", "'other'", "one place"):
+        bench.run(orders)
+    assert shop.run("SELECT * FROM shop.t") == []
+
+
+def test_so_are_a_table_and_a_partition_of_it(spark: SparkSession, tmp_path: Path, shop: Server) -> None:
+    bench = Workbench(spark, tmp_path)
+    shop.run("CREATE TABLE shop.t (k text, v bigint) PARTITION BY RANGE (v)")
+    shop.run("CREATE TABLE shop.first PARTITION OF shop.t FOR VALUES FROM (0) TO (10)")
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        few = rows.transform(
+            lambda frame: frame.selectExpr("sku as k", "cast(user as bigint) as v"), "k string, v bigint"
+        )
+        few.append("whole", sf.postgres("shop.t", connection="env:TEST_POSTGRES"))
+        few.append("part", sf.postgres("shop.first", connection="env:TEST_POSTGRES"))
+
+    bench.rows("orders", [Order(1, "a", 1.0, at(1))])
+    with refused(UsageError, "'whole'", "'part'", "one place"):
         bench.run(orders)
     assert shop.run("SELECT * FROM shop.t") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_log = logging.getLogger(__name__)
 _NOBODY = slots.name_of(SinkSlot("", "", "", 0, 0))
 """The group that asks before there is a sink's."""
 
@@ -176,8 +174,7 @@ class KafkaUpsert(KafkaAppend):
     def _spread(self, facts: TopicFacts) -> dict[str, int]:
         if self._partitions is None:
             self._partitions = spread.begun_with(self.last_prepared, facts.id, facts.partitions)
-            if warning := spread.grown(str(self.target), self._partitions, facts.partitions):
-                _log.warning("%s", warning)
+            self.warning = spread.grown(str(self.target), self._partitions, facts.partitions)
         return {spread.PARTITIONS: self._partitions}
 
     def _last_of_keys(

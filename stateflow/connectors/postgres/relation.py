@@ -97,7 +97,9 @@ class Relation:
         row = self.one(
             "SELECT pg_postmaster_start_time()::text, oid::bigint FROM pg_database WHERE datname = current_database()"
         )
-        return f"postgres:{row}/{oid}"
+        # A partition is a part of its table, which other sinks may name.
+        whole = self.one("SELECT coalesce(pg_partition_root(%s::oid)::oid, %s::oid)::bigint", (oid, oid))
+        return f"postgres:{row}/{whole[0] if whole else oid}"
 
     def require(self, what: str, rights: Sequence[str]) -> int:
         """Its oid. The error says that it is not there, is no table, or is not ours to write."""

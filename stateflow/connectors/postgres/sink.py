@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_log = logging.getLogger(__name__)
 _STAGED = "stateflow_batch"
 """The temporary table that gets the rows of a batch, as they are staged."""
 _OPERATION = "stateflow_op"
@@ -349,10 +347,11 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
         relation.take_slot(at, oid)
         connection.commit()
     if left_out:
-        _log.warning(
-            "%s has left out %d of the rows of slot %d of %s, by a trigger or a rule of its own: they are not in it, unless that has put them elsewhere",
-            load.what, left_out, at.slot, at,
-        )  # fmt: skip
+        request.warn(
+            f"left out: {at.sink}",
+            f"{load.what} leaves out rows by a trigger or a rule of its own, the last time {left_out} of slot {at.slot} of {at}: they are not in "
+            "it, unless that has put them elsewhere",
+        )
     return "committed"
 
 

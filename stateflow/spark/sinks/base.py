@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,14 @@ DeliveryMode = Literal["exactly_once", "at_least_once"]
 Committed = Literal["committed", "already", "none"]
 BatchFunction = Callable[["DataFrame", Any], Any]
 """A user's sink: stateflow calls it with the rows and their `Delivery` until it returns."""
+_log = logging.getLogger(__name__)
+
+
+def logged(about: str, sentence: str) -> None:
+    """Tells of it in the log alone, for those who have no other place."""
+    _log.warning("%s", sentence)
+
+
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -40,6 +49,9 @@ class CommitRequest:
     """Raises FencedError when a newer run owns the job."""
     function: BatchFunction | None = None
     """The user's own, where the pipeline is known and has one for this sink."""
+    warn: Callable[[str, str], None] = logged
+    """Tells people of something that is no error, such as rows that the target has left out. The first text names the matter, which a later
+    sentence may be about, too."""
 
     def is_in(self, target: str, slot: int | None, mark: int | None, *, mark_may_lack: bool = False) -> bool:
         """Whether the target has the record already, by the slot and the mark that it keeps of the sink. DisagreementError if target and log
@@ -72,6 +84,8 @@ class Sink(ABC):
     identity: str = ""
     """What the target is, however its address is spelled: `open` says it where it can tell. No two sinks of a pipeline write to one, and no source
     reads it."""
+    warning: str = ""
+    """What people should know of the target as it is now: `open` says it. The log has it, and the run's end."""
 
     def __init__(
         self, target: Any, options: Mapping[str, Any] = _NONE, delivery: DeliveryMode = "exactly_once"
