@@ -62,11 +62,11 @@ class Reading:
         kind, inside = inside_of(type)
         each = f"x{depth}"
         if kind == "struct":
-            values = (
+            pairs = (
                 f"{text_in_sql(name)}, {self.value(of, f'{sql}.{quoted(name)}', depth)}"
                 for name, of in fields_of(inside)
             )
-            return f"if({sql} is null, null, named_struct({', '.join(values)}))"
+            return f"if({sql} is null, null, named_struct({', '.join(pairs)}))"
         if kind == "array":
             return f"transform({sql}, {each} -> {self.value(inside, each, depth + 1)})"
         if kind == "map":
@@ -120,12 +120,12 @@ class Reading:
         """The misfit in words, where `wrong` holds."""
         kind, inside = inside_of(type)
         if kind == "struct":
-            cases = (
+            fields = (
                 f"when {wrong} then {self.reason(of, field, f'{path}.{name}', depth)}"
                 for name, of in fields_of(inside)
                 if (wrong := self.wrong(of, field := f"{sql}.{quoted(name)}", depth))
             )
-            return f"case {' '.join(cases)} end"
+            return f"case {' '.join(fields)} end"
         if kind:
             each, values = f"x{depth}", sql if kind == "array" else f"map_values({sql})"
             of, keys = parts_of_schema(inside)[-1], self._wrong_keys(kind, inside, sql, depth)
