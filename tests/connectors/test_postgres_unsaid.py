@@ -189,6 +189,33 @@ def test_keys_that_are_equal_to_the_servers_collation_alone_are_refused(log: Sin
     assert table(shop) == [("A", 2), ("a", 1)]
 
 
+@pytest.mark.parametrize("kind", ["text", "varchar(4)"])
+def test_texts_are_in_sparks_order_whatever_the_language_of_the_database(
+    log: SinkLog, shop: Server, kind: str
+) -> None:
+    shop.run(
+        "CREATE DATABASE english TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US' LOCALE 'C'"
+    )
+    given = psycopg.conninfo.conninfo_to_dict(shop.url)
+    english = Server(psycopg.conninfo.make_conninfo(**{**given, "dbname": "english"}))
+    try:
+        english.run(f"CREATE SCHEMA shop; CREATE TABLE shop.t (k bigint PRIMARY KEY, v {kind})")
+        assert english.run("SELECT 'B' > 'a'") == [(True,)]
+        with variable("TEST_POSTGRES", english.url):
+            schema = "k long, v string"
+            sink = opened(log, schema, "upsert", keys=["k"], order_by="v")
+            assert log.deliver(sink, rows(log, schema, (1, "a"), (1, "B"))) == "committed"
+        assert english.run("SELECT v FROM shop.t") == [("a",)]
+    finally:
+        shop.run("DROP DATABASE english WITH (FORCE)")
+
+
+def test_an_order_by_several_values_at_once_is_refused_at_the_start(log: SinkLog, shop: Server) -> None:
+    shop.run("CREATE TABLE shop.t (k bigint PRIMARY KEY, v jsonb)")
+    with refused(UsageError, "order_by='v'", "array<bigint>", "transform()"):
+        opened(log, "k long, v array<long>", "upsert", keys=["k"], order_by="v")
+
+
 @pytest.mark.parametrize(
     ("kind", "one", "other"),
     [

@@ -51,6 +51,8 @@ class Load:
     keys: Sequence[str] = ()
     """Columns of the table; none for an append."""
     order_by: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    """Those of them that are texts to the pipeline, whatever they are to the table."""
     operation: str = ""
     """The column of the staged rows that says what is deleted."""
     guarded: bool = False
@@ -97,6 +99,10 @@ class Load:
                 return f"a text of {row[0]} characters is longer than the {limit} of its column {name!r}"
         return ""
 
+    def _ordered(self, column: str) -> str:
+        """As Spark compares them. The server would compare texts by the language of its database."""
+        return f'{quoted(column)}::text COLLATE "C"' if column in self.texts else quoted(column)
+
     def write(self, connection: psycopg.Connection[Any], *, counted: bool = False) -> int:
         """From the temporary table into the target. `counted`: how many rows the server has left out, such as by a trigger."""
         schema, table = names_of_table(self.name)
@@ -106,7 +112,7 @@ class Load:
         rows, keys, then, stay = f"{_STAGED} s", ", ".join(map(quoted, self.keys)), "", ""
         if self.order_by:
             # Among equals the content decides, the same way every time.
-            order = ", ".join(f"{quoted(column)} DESC NULLS LAST" for column in self.order_by)
+            order = ", ".join(f"{self._ordered(column)} DESC NULLS LAST" for column in self.order_by)
             rows = (
                 f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, s::text DESC) s"
             )
@@ -256,6 +262,9 @@ class PostgresAppend(Sink):
         found = matched(rows, relation.columns(oid), what)
         named = {name.lower(): column.name for name, column in found.items()}
         self.upsert.refuse_unknown([name for name, _ in rows])
+        self.upsert.refuse_nested_order(rows)
+        texts = {named[name.lower()] for name, kind in rows if kind == "string"}
+        order_by = [named[column.lower()] for column in self.upsert.order_by]
         keys = [named[key.lower()] for key in self.upsert.keys]
         index = relation.unique_index(oid, keys) if keys else None
         if folding := [c.name for c in found.values() if c.name in keys and c.folds]:
@@ -275,7 +284,8 @@ class PostgresAppend(Sink):
             relation=oid,
             columns=[[name, column.name, column.type] for name, column in found.items()],
             keys=keys,
-            order_by=[named[column.lower()] for column in self.upsert.order_by],
+            order_by=order_by,
+            texts=[column for column in order_by if column in texts],
             operation=operation,
             guarded=relation.is_guarded(oid, index)
             or any(c.not_null for c in found.values() if c.name not in keys)
