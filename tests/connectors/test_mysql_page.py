@@ -76,7 +76,15 @@ def server() -> Iterator[None]:
         ),
         (
             "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(3))",
-            "refuses rows of .*Data too long for column 'v'",
+            "no room for a text of 4 characters in its column 'v'",
+        ),
+        (
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9), d DOUBLE(10,2))",
+            r"no column 'd' that holds every double: it is double\(10,2\)",
+        ),
+        (
+            "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9) CHECK (v <> 'a   '))",
+            "refuses rows of .*CONSTRAINT `upsert_t.v` failed",
         ),
     ],
 )
@@ -86,7 +94,8 @@ def test_what_does_not_fit_is_refused_before_a_row_is_written(
     table = TestUpsert().target(tmp_path, "t")
     table.ask(statement.replace(" t ", " upsert_t ", 1))
     log = SinkLog(spark, tmp_path / "checkpoints")
-    rows = spark.createDataFrame([(1, "long")], "id long, v string")
+    more = ", 1.5d as d" if "d DOUBLE" in statement else ""
+    rows = spark.sql(f"SELECT 1L as id, 'a   ' as v{more}")
 
     def attempt() -> None:
         sink = make_sink("totals", "upsert", table, {"keys": ("id",)})
@@ -99,3 +108,17 @@ def test_what_does_not_fit_is_refused_before_a_row_is_written(
         assert table.ask("SELECT * FROM upsert_t") == ()
     finally:
         table.ask("DROP TABLE upsert_t")
+
+
+def test_a_deadlock_is_tried_again_and_a_broken_connection_is_not() -> None:
+    recipe, pymysql = import_module("stateflow_mysql"), import_module("pymysql")
+    failures = [pymysql.OperationalError(2013, "lost"), pymysql.OperationalError(1213, "deadlock")]
+
+    def act() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    with pytest.raises(pymysql.OperationalError, match="lost"):
+        recipe.trying(act)
+    assert recipe.trying(act) == "done"
