@@ -27,6 +27,8 @@ PREFIX = "STATEFLOW_"
 _NOT_OPTIONS = frozenset({FILE_VARIABLE})
 _OF_A_SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 """What Kubernetes puts behind the prefix in variables of its own, for services whose names begin like it."""
+_ADDRESS_OF_A_SERVICE = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
+"""What it puts into such a variable that is called like an option, `STATEFLOW_METRICS_PORT`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,12 +428,12 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_of(options: Options) -> Path:
-    return Path(options.cache_dir) if options.cache_dir else cache_folder()
+    return Path(options.cache_dir).expanduser().absolute() if options.cache_dir else cache_folder()
 
 
 def scratch_parent(options: Options) -> Path:
     """The folder in which processes of this host make their scratch folders."""
-    return Path(options.scratch_dir or cache_of(options) / "scratch").absolute()
+    return Path(options.scratch_dir or cache_of(options) / "scratch").expanduser().absolute()
 
 
 def drivers_folder(env: Mapping[str, str] = os.environ) -> Path:
@@ -473,13 +475,17 @@ def unread_variables() -> list[str]:
 
 def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
     for variable in sorted(env):
-        if not variable.startswith(PREFIX) or variable in _NOT_OPTIONS:
-            meant = variable.upper()
-            if meant != variable and meant not in env and meant.removeprefix(PREFIX).lower() in DECLARATIONS:
+        meant = variable.upper()
+        if meant != variable and meant.startswith(PREFIX):
+            if meant not in env and meant.removeprefix(PREFIX).lower() in DECLARATIONS:
                 raise UsageError(
                     f"the variable {variable} sets no option, since letters count: call it {meant}"
                 )
             continue
+        if not variable.startswith(PREFIX) or variable in _NOT_OPTIONS:
+            continue
+        if _ADDRESS_OF_A_SERVICE.fullmatch(env[variable]) and variable.endswith("_PORT"):
+            continue  # of a service called `stateflow-metrics`
         name = variable.removeprefix(PREFIX).lower()
         # Kubernetes sets STATEFLOW_SERVICE_HOST and the like for a service of that name. So an unknown variable is an
         # error only when it looks like a misspelt option.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from stateflow.checkpoint.abandon import Abandoned, Probe
 from stateflow.checkpoint.abandon import abandon as abandon_record
@@ -45,7 +45,7 @@ from stateflow.config.retention_rule import NO_RULE, RetentionRule
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Prepared, Record
-from stateflow.jobs.savepoints import MadeSavepoint, SavepointRequest, create_savepoint
+from stateflow.jobs.savepoints import MadeSavepoint, SavepointKind, SavepointRequest, create_savepoint
 from stateflow.jobs.stopping import Stopped, stop_job
 from stateflow.names import with_options
 from stateflow.observe.status import JobStatus, status_of
@@ -103,7 +103,8 @@ class Job(JobHandle):
         """`conf` is Spark's, for verbs that carry out a record. `handle` takes what `JobHandle` takes."""
         options = dict(storage_options or {})
         store = open_store(root, options)
-        super().__init__(store, JobLayout(name), root=root, storage_options=options, **handle)
+        made = with_options(JobHandle.__init__)
+        made(self, store, JobLayout(name), root=root, storage_options=options, **handle)
         self._conf = dict(conf or {})
 
     def checkpoints(self) -> list[Record]:
@@ -315,7 +316,7 @@ class Job(JobHandle):
 
     def savepoint(
         self,
-        kind: Literal["native", "canonical"] = "native",
+        kind: SavepointKind = "native",
         *,
         options: Options | None = None,
         progress: Callable[[str, int, int], object] = lambda what, done, total: None,
@@ -326,8 +327,10 @@ class Job(JobHandle):
         `request` takes the fields of `SavepointRequest`: checkpoint, to, name, note, expires, max_files, split_size.
         """
         owner = request.pop("owner", None) or self.owner()
-        savepoint_request = SavepointRequest(self, options or self._options(), owner, kind, **request)
-        return create_savepoint(savepoint_request, progress)
+        if kind not in (known := get_args(SavepointKind)):
+            raise UsageError(f"{kind!r} is no kind of savepoint: {' or '.join(map(repr, known))}")
+        make = with_options(SavepointRequest)
+        return create_savepoint(make(self, options or self._options(), owner, kind, **request), progress)
 
     def restore(
         self,
@@ -354,7 +357,7 @@ class Job(JobHandle):
         from stateflow.restore.planned import plan_restore
 
         whose = self if from_job in ("", self.name) else self.beside(from_job)
-        wanted = RestoreRequest(
+        wanted = with_options(RestoreRequest)(
             job=self,
             pipeline=permitted(pipeline, request.pop(PERMISSION, False)),
             origin=find_origin(origin, whose, self.storage_options),
@@ -686,7 +689,7 @@ class Job(JobHandle):
         return replace(loaded, checkpoint_dir=self.root, storage_options=self.storage_options)
 
     def _options(self) -> Options:
-        return load(cli={"checkpoint_dir": self.root})
+        return replace(load(cli={"checkpoint_dir": self.root}), storage_options=self.storage_options)
 
     def _probe(self, conf: Mapping[str, str]) -> Probe:
         from stateflow.spark.sinks.kinds import delivered, needs_spark

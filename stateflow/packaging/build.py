@@ -75,13 +75,22 @@ def package(request: Request, advance: Advance = lambda what, done, total: None)
     )
     pipeline_content = read_content(file_entry(name, path) for name, path in own.files.items())
     pipeline = write_archive(archive_path(request.folder, request.name, pipeline_content), pipeline_content)
-    if environment.made or pipeline.made:
-        _try_package(request, environment, pipeline, content)
     document = _document(request, hosts, host_demands, needed, environment, pipeline)
     path = request.folder / f"{request.name}.json"
+    # The manifest is written last: archives without it were perhaps never tried.
+    if environment.made or pipeline.made or _tried(path) != document["archives"]:
+        _try_package(request, environment, pipeline, content)
     _write(request.folder / f"{request.name}.lock", lock(needed))
     _write(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     return Package(environment, pipeline, path, document)
+
+
+def _tried(manifest: Path) -> object:
+    """The archives of the package that is there."""
+    try:
+        return json.loads(manifest.read_text(encoding="utf-8"))["archives"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _imported_distributions(own: Sources, also: Iterable[str]) -> dict[str, str]:

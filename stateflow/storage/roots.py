@@ -24,6 +24,8 @@ _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _HDFS = ("hdfs", "webhdfs", "swebhdfs")
 _SCHEME = re.compile(r"(?:([a-z][a-z0-9+.-]*)://|(file):)", re.IGNORECASE)
 
+_HALF_A_URL = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+):/(?!/)(.*)", re.IGNORECASE | re.DOTALL)
+
 FOR_TESTS: dict[str, Callable[[str], Store]] = {}
 """By scheme, how tests open stores that end with the process. A run knows no such scheme: its state would be gone."""
 
@@ -111,6 +113,11 @@ def local_folder(url: str) -> Path | None:
     if not url.strip():
         raise UsageError("the checkpoint root is empty: name a folder or a URL")
     scheme = _SCHEME.match(url)
+    if scheme is None and (half := _HALF_A_URL.fullmatch(url)):
+        raise UsageError(
+            f"{masked('', url)[:_SHOWN]} is half a URL: write {half[1]}://, with two slashes and a bucket or host behind them, or ./{half[1]}:/ for a "
+            "folder of that name"
+        )
     if scheme is None:
         return Path(os.path.normpath(Path(url).expanduser().absolute()))
     return file_folder(url) if (scheme[1] or scheme[2]).lower() == "file" else None

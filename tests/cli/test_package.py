@@ -86,6 +86,27 @@ def test_an_environment_that_does_not_work_is_not_left_behind(
 
 
 @pytest.mark.usefixtures("nothing_needed")
+def test_archives_that_nobody_has_tried_to_the_end_are_tried(
+    command: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*tried: Any) -> None:
+        for archive in dist.glob("*.tar.gz"):
+            archive.rename(archive.with_suffix(".kept"))
+        raise OSError("as a kill, which removes nothing")
+
+    dist = tmp_path / "dist"
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "try_out", killed)
+        patched.setattr(Path, "unlink", lambda path, **told: None)
+        command("package", f"{file}:orders", "--to", dist, "--no-python")
+    for archive in dist.glob("*.kept"):
+        archive.rename(archive.with_suffix(".gz"))
+    said = command("package", f"{file}:orders", "--to", dist, "--no-python")
+    assert said.code == 2
+    assert "does not work on its own" in said.err
+
+
+@pytest.mark.usefixtures("nothing_needed")
 def test_what_a_package_is_and_how_it_is_used_is_told(
     command: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

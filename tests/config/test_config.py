@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scripts.configuration_page import SHOWN_BY, page
-from stateflow.config.options import DECLARATIONS, Options, cache_folder, load
+from stateflow.config.options import DECLARATIONS, Options, cache_folder, cache_of, load, scratch_parent
 from stateflow.errors import UsageError
 from tests.refusals.refusal import refused
 
@@ -94,6 +94,19 @@ def test_a_file_that_is_not_toml_or_has_an_unknown_option_is_named(tmp_path: Pat
 def test_variables_that_resemble_no_option_belong_to_somebody_else(tmp_path: Path) -> None:
     found = options(tmp_path, env={"STATEFLOW_SERVICE_HOST": "10.0.0.1", "STATEFLOW_PORT_80_TCP": "x"})
     assert found == Options()
+    # Of a service called stateflow-metrics.
+    assert options(tmp_path, env={"STATEFLOW_METRICS_PORT": "tcp://10.96.3.2:9464"}) == Options()
+
+
+def test_a_variable_in_other_letters_sets_nothing(tmp_path: Path) -> None:
+    found = options(
+        tmp_path,
+        env={"STATEFLOW_Backend": "memory", "STATEFLOW_BACKEND": "rocksdb", "stateflow_backend": "memory"},
+    )
+    assert found.backend == "rocksdb"
+    for variable in ("STATEFLOW_Backend", "stateflow_backend"):
+        with refused(UsageError, variable, "call it STATEFLOW_BACKEND"):
+            options(tmp_path, env={variable: "memory"})
 
 
 @pytest.mark.parametrize(
@@ -147,6 +160,15 @@ def test_options_cannot_be_changed() -> None:
 def test_the_cache_folder_is_the_one_named_else_the_checkouts_own(tmp_path: Path) -> None:
     assert cache_folder({"STATEFLOW_CACHE_DIR": str(tmp_path)}) == tmp_path
     assert cache_folder({}) == ROOT / ".cache"
+
+
+def test_a_tilde_is_the_home_folder_in_every_folder_that_an_option_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = options(tmp_path, env={"STATEFLOW_CACHE_DIR": "~/cache", "STATEFLOW_SCRATCH_DIR": "~/scratch"})
+    assert cache_of(found) == tmp_path / "cache"
+    assert scratch_parent(found) == tmp_path / "scratch"
 
 
 def test_the_configuration_page_is_current() -> None:

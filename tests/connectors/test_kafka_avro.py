@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.connectors import NotFoundError, UnavailableError, UsageError
+from stateflow.connectors import IncompatibleError, NotFoundError, UnavailableError, UsageError
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
 from stateflow.connectors.kafka.avro_rows import AvroRows
 from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
@@ -208,6 +212,55 @@ def test_a_registry_that_does_not_help_is_an_error_with_the_next_step() -> None:
     with pytest.raises(RuntimeError) as raised:
         rows(of, framed(10, b""))
     assert isinstance(translated(raised.value), UnavailableError)
+
+
+@contextmanager
+def answering(code: int, body: bytes, location: str = "") -> Iterator[tuple[str, list[str | None]]]:
+    """A server that gives one answer to everything, and the logins that it has seen."""
+    seen: list[str | None] = []
+
+    class OneAnswer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization"))
+            self.send_response(code)
+            if location:
+                self.send_header("Location", location)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def log_message(self, format: str, *given: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), OneAnswer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("page", [b"<html>no</html>", b"[1]", b""])
+def test_a_refusal_that_is_no_json_is_one_all_the_same(page: bytes) -> None:
+    with answering(409, page) as (url, _), refused(IncompatibleError, url, "it says no more"):
+        SchemaRegistry(url).register("price", "{}", "AVRO")
+
+
+def test_a_login_goes_to_no_other_host() -> None:
+    with (
+        answering(200, b"[]") as (elsewhere, seen),
+        answering(302, b"", elsewhere.replace("127.0.0.1", "localhost")) as (url, at_home),
+    ):
+        SchemaRegistry(url, "me:hunter2").check()
+        assert seen == [None]
+        assert at_home != [None]
+    with answering(200, b"[]") as (elsewhere, seen), answering(302, b"", elsewhere) as (url, _):
+        SchemaRegistry(url, "me:hunter2").check()
+        assert seen != [None]
 
 
 def test_a_file_has_the_schema_where_there_is_no_registry(tmp_path: Path) -> None:

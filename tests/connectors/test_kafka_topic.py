@@ -60,6 +60,11 @@ def test_a_connection_gives_properties_and_the_pipeline_goes_before_it(tmp_path:
     assert "hun" not in f"{topic!r} {topic} {topic.place}"
 
 
+def test_a_property_has_javas_escapes() -> None:
+    text = r"""sasl.password=p\u00fcss\tw\\n\=x"""
+    assert parsed(text) == {"sasl.password": "p\u00fcss\tw\\n=x"}
+
+
 def test_a_variable_holds_properties_as_lines_or_as_json() -> None:
     topic = sf.kafka("a", connection="env:KAFKA")
     text = '{"bootstrap.servers": "one:9092", "enable.idempotence": true, "retries": 3}'

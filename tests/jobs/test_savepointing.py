@@ -46,6 +46,18 @@ def errors(job: Job) -> list[str]:
     return [finding.text for finding in job.verify() if finding.severity == "error"]
 
 
+def test_misspelt_words_of_a_savepoint_a_restore_and_a_job_are_refused(tmp_path: Path) -> None:
+    job = made(str(tmp_path))
+    with refused(UsageError, "'Canonical'", "'native' or 'canonical'"):
+        job.savepoint("Canonical")  # type: ignore[arg-type]
+    with refused(UsageError, "'expiers'", "expires"):
+        save(job, tmp_path, expiers=timedelta(1))
+    with refused(UsageError, "'rewind_sink'", "rewind_sinks"):
+        job.restore("latest", orders_pipeline(), PARAMETERS, rewind_sink=True)
+    with refused(UsageError, "Job()", "'storage_option'", "storage_options"):
+        Job(str(tmp_path), "orders", storage_option={})
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return made(str(tmp_path / "root"))

@@ -41,6 +41,15 @@ def test_a_folder_is_a_root_however_it_is_written(tmp_path: Path, monkeypatch: p
     assert stores[0].local_root == tmp_path / "root"
 
 
+@pytest.mark.parametrize("url", ["s3:/bucket/root", "S3:/bucket/root", "hdfs:/user/root", "gs:/"])
+def test_half_a_url_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    scheme = url.partition(":")[0]
+    with refused(UsageError, url, f"write {scheme}://", f"./{scheme}:/"):
+        open_store(url)
+    assert open_store(f"./{url}").local_root == tmp_path / url.rstrip("/")
+
+
 def test_a_folder_with_a_space_in_its_url(tmp_path: Path) -> None:
     assert open_store(f"file://{tmp_path}/my%20root").local_root == tmp_path / "my root"
 

@@ -9,8 +9,8 @@ from functools import cache
 from http.client import HTTPException
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from stateflow.connectors import (
     IncompatibleError,
@@ -71,11 +71,11 @@ class SchemaRegistry:
         if self.login:
             request.add_header("Authorization", f"Basic {base64.b64encode(self.login.encode()).decode()}")
         try:
-            with urlopen(request, timeout=_PATIENCE) as answer:
+            with _OPENER.open(request, timeout=_PATIENCE) as answer:
                 return json.load(answer)
         except HTTPError as error:
             if error.code in (409, 422) and body is not None:
-                said = json.loads(error.read() or b"{}").get("message", "it says no more")
+                said = _message(error.read())
                 raise IncompatibleError(
                     f"the schema registry {self.url} refuses the schema of the columns under {path} ({said}): put out columns that fit its "
                     "newest version, or let the subject's compatibility be another one"
@@ -168,6 +168,30 @@ def registry_of(topic: KafkaTopic) -> SchemaRegistry | None:
 def subject_of(topic: str) -> str:
     """The subject of a topic's values, as writers name it unless they are told otherwise."""
     return f"{topic}-value"
+
+
+class _WithinOneHost(HTTPRedirectHandler):
+    """Takes the login to no other host, and to none without TLS after one with it."""
+
+    def redirect_request(self, req: Request, *told: Any) -> Request | None:
+        made = super().redirect_request(req, *told)
+        if made is not None:
+            old, new = urlsplit(req.full_url), urlsplit(made.full_url)
+            if old.hostname != new.hostname or (old.scheme == "https" and new.scheme != "https"):
+                made.remove_header("Authorization")
+        return made
+
+
+_OPENER = build_opener(_WithinOneHost)
+
+
+def _message(body: bytes) -> str:
+    """What the registry says. A proxy before it may answer with a page."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = None
+    return str(said["message"]) if isinstance(said, dict) and "message" in said else "it says no more"
 
 
 def _refused(url: str, path: str, code: int) -> StateflowError:

@@ -12,7 +12,8 @@ from stateflow.errors import UsageError
 
 _VARIABLE = re.compile(r"env:\w+")
 _LINE = re.compile(r"((?:\\.|[^\\\s=:])+)\s*[=:\s]\s*(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def check_connection(what: str, connection: str, variable: str) -> None:
@@ -78,7 +79,11 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise ValueError(f"line {number} has no name and value")
-        yield _ESCAPE.sub(r"\1", match[1]), _ESCAPE.sub(r"\1", match[2]).strip()
+        yield _ESCAPE.sub(_unescaped, match[1]), _ESCAPE.sub(_unescaped, match[2].strip())
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else _CONTROLS.get(match[2], match[2])
 
 
 def _whole_lines(text: str) -> Iterator[str]:
