@@ -58,6 +58,17 @@ def test_misspelt_words_of_a_savepoint_a_restore_and_a_job_are_refused(tmp_path:
         Job(str(tmp_path), "orders", storage_option={})
 
 
+def test_the_stores_options_are_those_of_the_job_wherever_its_state_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    monkeypatch.setattr("stateflow.jobs.past.history", lambda *told, **more: given.append(told[2]))
+    made(str(tmp_path))
+    job = Job(str(tmp_path), "orders", storage_options={"endpoint": "http://s3.example"})
+    job.history_of("totals", "total", "1")
+    assert [options.storage_options for options in given] == [job.storage_options]
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return made(str(tmp_path / "root"))
