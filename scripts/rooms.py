@@ -214,7 +214,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/inputs": Room(
         "the sources of a run: opened, outlined, and what is wrong with them",
         "checkpoint compatibility config format operators pipelines pipelines/inputs pipelines/processes "
-        "pipelines/rows spark/internals spark/shuffle spark/sinks spark/sources spark/task storage",
+        "pipelines/rows spark/internals spark/session spark/shuffle spark/sinks spark/sources spark/task storage",
         "open_inputs.py",
     ),
     "spark/batches": Room(
