@@ -8,7 +8,7 @@ from functools import partial
 
 from stateflow.checkpoint.control import busy
 from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.log import BodyCache, Log, read_epochs, read_log
+from stateflow.checkpoint.log import BodyCache, Log, half_deleted, read_epochs, read_identity, read_log
 from stateflow.checkpoint.recovery import (
     CarryOutRecord,
     CompleteFence,
@@ -20,8 +20,8 @@ from stateflow.checkpoint.recovery import (
 )
 from stateflow.checkpoint.retention import Retention, announced_by
 from stateflow.checkpoint.writer import Writer, complete_record, taken_over
-from stateflow.errors import UsageError
-from stateflow.format.layout import LAST_EPOCH, JobLayout
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.format.layout import LAST_EPOCH, SAVEPOINT_METADATA, JobLayout
 from stateflow.format.records import EpochClaim, JobIdentity, Owner, Record, encode
 from stateflow.storage.probe import probe
 from stateflow.storage.store import Store, create_once
@@ -138,6 +138,7 @@ def claim_epoch(
     if not living_epochs(store, layout):
         # The whole protocol relies on create-only writes, and some stores and emulators ignore the condition.
         probe(store, ids)
+        _refuse_savepoint_inside(store, layout)
         identity = JobIdentity(uuid=ids(), name=layout.job, at=clock())
         create_once(store, layout.identity, encode(identity))
     while True:
@@ -152,9 +153,22 @@ def claim_epoch(
             return ClaimedEpoch(epoch, ids(), {})
 
 
+def _refuse_savepoint_inside(store: Store, layout: JobLayout) -> None:
+    """UsageError where somebody has put a savepoint into the folder that would be the job's, and would go with it."""
+    for entry in store.list(layout.folder):
+        folder, _, name = entry.path.rpartition("/")
+        if name == SAVEPOINT_METADATA and not folder.startswith(layout.log):
+            raise UsageError(
+                f"{store.url}/{folder} holds a savepoint, which would be deleted with a job called {layout.job!r}: choose another name for the job, "
+                "or move that folder out of the checkpoint root"
+            )
+
+
 def living_epochs(store: Store, layout: JobLayout) -> tuple[int, ...]:
     """The epochs of a job that was not deleted. Read before every attempt: somebody may delete the job meanwhile."""
     known = read_epochs(store, layout)
+    if LAST_EPOCH in known and read_identity(store, layout) is not None:
+        raise NotFoundError(half_deleted(layout.job))
     if LAST_EPOCH in known:
         raise UsageError(
             f"job {layout.job!r} was deleted and leaves a tombstone, because a forgotten run of it may "

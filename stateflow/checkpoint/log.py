@@ -37,6 +37,11 @@ LISTINGS = 8
 """How often to list before a gap counts as real: a listing may miss a record that was there."""
 
 
+def half_deleted(job: str) -> str:
+    """What to do about a job whose deletion has broken off."""
+    return f"job {job!r} is half deleted: `stateflow delete {job} --yes` finishes it"
+
+
 @dataclass(frozen=True, slots=True)
 class SlotContent:
     """What one record's folder holds."""
@@ -99,7 +104,7 @@ class Log:
         """What to do about a job whose deletion has broken off; empty for any other job."""
         if LAST_EPOCH not in self.epochs or (self.identity is None and not self.slots):
             return ""
-        return f"job {self.job!r} is half deleted: `stateflow delete {self.job} --yes` finishes it"
+        return half_deleted(self.job)
 
     @property
     def decided(self) -> Record | None:

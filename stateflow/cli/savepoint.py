@@ -174,14 +174,16 @@ def dispose(call: Invocation, place: Place, yes: Yes = False) -> None:
     import time
 
     from stateflow.checkpoint.process import this_process
-    from stateflow.savepoints.dispose import dispose_savepoint
+    from stateflow.savepoints.dispose import dispose_savepoint, require_free
     from stateflow.savepoints.format import read_savepoint
     from stateflow.storage.roots import open_store
 
     options = call.options()
     store = open_store(place, options.storage_options)
+    root = open_store(options.checkpoint_dir, options.storage_options) if options.checkpoint_dir else None
     if not yes:
         savepoint = read_savepoint(store)
+        require_free(store, options.storage_options, root)
         call.output.answer(
             {**described(store.url, savepoint), "disposed": False},
             *_shown(store.url, savepoint),
@@ -193,6 +195,7 @@ def dispose(call: Invocation, place: Place, yes: Yes = False) -> None:
         owner=this_process(),
         clock=lambda: time.time_ns() // 1000,
         storage_options=options.storage_options,
+        root=root,
     )
     call.output.answer(
         {"place": store.url, "disposed": True, "bytes": freed},

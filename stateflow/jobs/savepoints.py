@@ -17,7 +17,7 @@ from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
-from stateflow.format.layout import checked_name, default_savepoint
+from stateflow.format.layout import SAVEPOINTS, checked_name, default_savepoint
 from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.observe.status import decoded_offsets
 from stateflow.savepoints.dispose import dispose_savepoint
@@ -205,16 +205,18 @@ def _from_earlier_try(request: SavepointRequest, target: Store) -> Savepoint | N
 
 
 def expired_savepoints(job: JobHandle) -> list[str]:
-    """URLs of the job's savepoints in its root that have expired and that nobody has claimed."""
+    """URLs of savepoints in the root that have expired and that nobody has claimed: the job's, and those of jobs that are gone."""
     return list(_expired(job))
 
 
 def _expired(job: JobHandle) -> dict[str, str]:
     """The URLs of `expired_savepoints`, each with the savepoint's id."""
-    now = job.clock()
+    now, store = job.clock(), job.store
+    gone = [name for name in store.folders(f"{SAVEPOINTS}/") if name != job.name and not is_job(store, name)]
     return {
-        f"{job.store.url}/{path}": entry.savepoint.id
-        for path, entry in list_savepoints(job.store, job.name)
+        f"{store.url}/{path}": entry.savepoint.id
+        for name in (job.name, *gone)
+        for path, entry in list_savepoints(store, name)
         if entry.savepoint is not None and entry.claim is None and expired(entry.savepoint, now)
     }
 

@@ -12,7 +12,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import EDITS
 from stateflow.checkpoint.log import Log, read_epochs, read_log
 from stateflow.checkpoint.processes import is_dead
-from stateflow.errors import BusyError
+from stateflow.errors import BusyError, NotFoundError
 
 RECENT_EPOCHS = 8
 """How many epochs to look through for the stop request of an earlier try."""
@@ -44,6 +44,8 @@ def stop_job(
     """Asks the newest run to end. With `wait` (seconds) watches until it has ended. BusyError when the time is up."""
     store, layout, owner = job.store, job.layout, job.owner()
     log = job.log()
+    if log.half_deleted:
+        raise NotFoundError(log.half_deleted)
     epoch = _asked_before(job, owner.run) or log.newest_epoch
     beat = read_heartbeat(store, layout, epoch)
     over = epoch < log.newest_epoch or (beat is not None and beat.ended)

@@ -64,6 +64,8 @@ def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Hea
 
 
 def _state_and_reason(status: JobStatus, now: int, fresh: int | None, old: bool) -> tuple[HealthState, str]:
+    if status.half_deleted:
+        return "failed", f"is half deleted: `stateflow delete {status.name} --yes` finishes it"
     if status.to_be_restored and status.status != "RUNNING":
         ended = f"failed ({failure})" if (failure := _failure(status)) else "has not come to its end"
         return "failed", (

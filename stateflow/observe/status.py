@@ -152,6 +152,8 @@ class JobStatus:
     """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not report it."""
     to_be_restored: bool = False
     """Whether a restore made the job, and has not brought its state."""
+    half_deleted: bool = False
+    """Whether somebody began to delete the job, and did not come to the end."""
 
 
 def status_of(
@@ -210,7 +212,8 @@ def status_of(
         batch_size=_batch_size(log, lines),
         waited=sources_that_waited(head.statistics) if head else {},
         outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
-        to_be_restored=begun_by_restore and head is None and not log.pending,
+        to_be_restored=begun_by_restore and head is None and not log.pending and not log.half_deleted,
+        half_deleted=bool(log.half_deleted),
     )
 
 

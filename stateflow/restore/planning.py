@@ -514,7 +514,11 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
     if log is not None and log.head is not None and log.head.slot > request.origin.record.slot:
         behind = log.head.slot - request.origin.record.slot
         if request.origin.owner is not None and same_job(request.origin.owner, request.job):
-            records, stay = ("1 record", "it stays") if behind == 1 else (f"{behind} records", "they stay")
+            records, stay = (
+                ("1 record", "it stays")
+                if behind == 1
+                else (f"{behind} records", "those of them that are kept now stay")
+            )
             yield f"the job goes back by {records}; {stay} restorable until collected by retention"
     if request.claim_mode == "claim" and request.origin.savepoint is not None:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"

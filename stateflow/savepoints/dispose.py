@@ -54,6 +54,7 @@ def dispose_savepoint(
     by_job: str = "",
     expect: str | None = None,
     storage_options: Mapping[str, str] = _NO_OPTIONS,
+    root: Store | None = None,
 ) -> int:
     """Deletes a savepoint and returns the bytes it freed. Several processes may call it at once, and after any crash again.
 
@@ -63,14 +64,14 @@ def dispose_savepoint(
     `by_job`: UUID of the job that claimed the savepoint and now disposes of it. `expect`: the id of the savepoint to
     delete, or empty to delete the remains of a failed attempt; UsageError when the folder holds something else. None
     deletes whatever the folder holds, even a savepoint that a job claimed before the job itself was deleted;
-    `storage_options` open that job's root.
+    `storage_options` open that job's root. `root` is where that may be by now.
     """
     with ExitStack() as stack:
         try:
             held = stack.enter_context(held_root(store))
         except NotFoundError:
             raise no_savepoint(store) from None
-        return _dispose(held, owner, clock, by_job, expect, storage_options)
+        return _dispose(held, owner, clock, by_job, expect, storage_options, root)
 
 
 def _dispose(
@@ -80,9 +81,10 @@ def _dispose(
     by_job: str,
     expect: str | None,
     storage_options: Mapping[str, str],
+    root: Store | None,
 ) -> int:
     def dispose(by_job: str, expect: str | None) -> int:
-        claim = _claim_for_disposal(store, owner, clock, by_job, expect, storage_options)
+        claim = _claim_for_disposal(store, owner, clock, by_job, expect, storage_options, root)
         return _empty_folder(store, claim)
 
     _refuse_linked_folders(store)
@@ -108,8 +110,8 @@ def _empty_folder(store: Store, claim: bytes) -> int:
     # A listing leaves out a link in a file's place. Deleting its path removes the link, never the file it points to.
     paths = {entry.path for entry in entries} | {path for path in named if is_savepoint_file(path)}
     # A local store removes a folder's unfinished files whenever it deletes a path in that folder, even a path that does
-    # not exist.
-    files = [*sorted(paths), *(f"{folder}{SAVEPOINT_CLAIM}" for folder in unfinished)]
+    # not exist. Those of the savepoint's own folder go with its metadata.
+    files = [*sorted(paths), *(f"{folder}{SAVEPOINT_CLAIM}" for folder in unfinished if folder)]
     # Checked before each step: another disposal may have finished this work, and somebody may use the folder again.
     if claim_is(store, claim):
         store.delete([SAVEPOINT_METADATA])
@@ -195,6 +197,7 @@ def _claim_for_disposal(
     by_job: str,
     expect: str | None,
     storage_options: Mapping[str, str],
+    root: Store | None,
 ) -> bytes:
     """The body of the disposal's claim."""
     while True:
@@ -209,7 +212,8 @@ def _claim_for_disposal(
                 return created
             continue
         claim = decode(body, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
-        if claim.job != by_job and not (expect is None and _of_deleted_job(store, claim, storage_options)):
+        may = expect is None and _of_deleted_job(store, claim, storage_options, root)
+        if claim.job != by_job and not may:
             raise claimed_error(store, claim)
         if expect:
             raise claimed_error(store, claim)  # by another disposal, perhaps of another savepoint
@@ -246,15 +250,28 @@ def _names_another(store: Store, claim: SavepointClaim) -> bool:
     return savepoint.id != claim.savepoint and is_whole(store, savepoint)
 
 
-def _of_deleted_job(store: Store, claim: SavepointClaim, storage_options: Mapping[str, str]) -> bool:
-    """Whether the job that claimed the savepoint was deleted. False when its root cannot be read."""
+def _of_deleted_job(
+    store: Store, claim: SavepointClaim, storage_options: Mapping[str, str], now: Store | None
+) -> bool:
+    """Whether the job that claimed the savepoint was deleted, in its root or in `now`, to which that was moved. False when its root cannot be
+    read, or a copy of it has the job."""
     if not claim.job or not claim.root:
         return False
+    layout = JobLayout(claim.name)
     try:
         root = open_recorded(claim.root, storage_options, root=store.url)
+        if is_deleted(root, layout, claim.job):
+            return True
+        return now is not None and not root.list(layout.folder) and is_deleted(now, layout, claim.job)
     except StateflowError:
         return False
-    return is_deleted(root, JobLayout(claim.name), claim.job)
+
+
+def require_free(store: Store, storage_options: Mapping[str, str], root: Store | None) -> None:
+    """The error that `dispose_savepoint` would raise for a savepoint that a job has claimed, before anybody has said yes."""
+    claim = read_savepoint_claim(store)
+    if claim is not None and claim.job and not _of_deleted_job(store, claim, storage_options, root):
+        raise claimed_error(store, claim)
 
 
 def _replaced(store: Store) -> UsageError:

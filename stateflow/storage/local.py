@@ -200,7 +200,7 @@ class LocalStore:
         folder, stem = checked_prefix(prefix)
         with self._errors(self._root / folder, prefix):
             for entry in self._listed(folder, stem, unfinished=True):
-                inside = f"{entry.path.rpartition('/')[0]}/"
+                inside = entry.path[: entry.path.rfind("/") + 1]
                 sizes[inside] = sizes.get(inside, 0) + entry.size
         return sizes
 

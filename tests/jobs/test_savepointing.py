@@ -17,9 +17,10 @@ from stateflow.format.references import bases
 from stateflow.jobs import savepoints as savepointing
 from stateflow.jobs.job import Job
 from stateflow.observe.health import health_of
-from stateflow.savepoints.dispose import dispose_savepoint
+from stateflow.savepoints.dispose import dispose_savepoint, require_free
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
 from tests.memory_store import named_store
@@ -213,6 +214,42 @@ class TestCopiedRoots:
         assert self.collected(tmp_path / "moved") == (f"file://{tmp_path}/moved/_savepoints/orders/v1",)
         assert not (tmp_path / "moved/_savepoints/orders/v1").exists()
 
+    def test_a_moved_job_needs_one_elsewhere_no_more_once_it_was_restored_to_one_of_its_own(
+        self, job: Job, tmp_path: Path
+    ) -> None:
+        """As docs/limits.md says."""
+        take_over(job, save(job, tmp_path, to=str(tmp_path / "elsewhere")).url, tmp_path)
+        shutil.move(tmp_path / "root", tmp_path / "moved")
+        moved = Job(str(tmp_path / "moved"), "orders")
+        newest = moved.status().sources
+        take_over(moved, save(moved, tmp_path, name="own").url, tmp_path)
+        assert moved.status().sources == newest, "nothing is read again"
+        self.collected(tmp_path / "moved")
+        shutil.rmtree(tmp_path / "elsewhere")
+        assert errors(moved) == []
+
+    @pytest.mark.parametrize("copied", [True, False])
+    def test_one_elsewhere_is_free_once_the_job_was_deleted_that_was_moved_but_not_copied(
+        self, job: Job, tmp_path: Path, *, copied: bool
+    ) -> None:
+        place = open_store(save(job, tmp_path, to=str(tmp_path / "elsewhere")).url)
+        take_over(job, place.url, tmp_path)
+        (shutil.copytree if copied else shutil.move)(tmp_path / "root", tmp_path / "new")
+        new = Job(str(tmp_path / "new"), "orders")
+
+        def dispose(root: Store | None) -> None:
+            require_free(place, {}, root)
+            dispose_savepoint(place, owner=OWNER, clock=job.clock, root=root)
+
+        with refused(UsageError, "was claimed by job 'orders'"):
+            dispose(new.store)
+        new.delete()
+        with refused(UsageError, "was claimed by job 'orders'"):
+            dispose(new.store if copied else None)
+        if not copied:
+            dispose(new.store)
+        assert (tmp_path / "elsewhere").exists() == copied
+
 
 class TestPlaces:
     def test_a_savepoint_is_not_made_where_it_would_be_deleted_with_its_job(
@@ -226,6 +263,14 @@ class TestPlaces:
         assert not (tmp_path / "root/orders/savepoints").exists()
         assert not (tmp_path / "root/_savepoints").exists()
         save(job, tmp_path, to=str(tmp_path / "root/_savepoints/orders/v1"))
+
+    def test_no_job_is_made_in_a_folder_with_a_savepoint(self, job: Job, tmp_path: Path) -> None:
+        for place in ("fraud", "daily/v1"):
+            save(job, tmp_path, to=str(tmp_path / "root" / place))
+        for name, place in (("fraud", "fraud"), ("daily", "daily/v1")):
+            with refused(UsageError, f"/root/{place} holds a savepoint", "another name for the job"):
+                made_job(str(tmp_path / "root"), name)
+        made_job(str(tmp_path / "root"), "other")
 
     def test_a_store_that_cannot_say_who_was_first_is_no_place_either(
         self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +297,44 @@ class TestPlaces:
         with refused(StateflowError, "is damaged"):
             save(job, tmp_path, to=str(tmp_path / "elsewhere"))
         assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_expired_one_of_a_job_that_is_gone_goes_with_the_clean_up_of_another(
+    job: Job, tmp_path: Path
+) -> None:
+    other = made_job(job.root, "other").opened()
+    soon = timedelta(microseconds=1)
+    url, _ = (
+        save(job, tmp_path, name=name, expires=life).url for name, life in (("over", soon), ("kept", None))
+    )
+    assert list(savepointing.dispose_expired(other)) == []
+    job.delete()
+    assert list(savepointing.dispose_expired(other)) == [url]
+
+
+def test_every_verb_tells_that_a_deletion_broke_off(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = save(job, tmp_path, to=str(tmp_path / "elsewhere")).url
+
+    def killed(*told: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(job.store), "delete", killed)
+        with pytest.raises(OSError, match="killed"):
+            job.delete()
+    told = health_of(job.status(), job.clock(), None)
+    assert (told.state, told.reason) == (
+        "failed",
+        "job 'orders' is half deleted: `stateflow delete orders --yes` finishes it",
+    )
+    for act in (lambda: job.stop(wait=None), lambda: take_over(job, url, tmp_path)):
+        with refused(NotFoundError, "half deleted"):
+            act()
+    job.delete()
+    with refused(UsageError, "tombstone"):
+        take_over(job, url, tmp_path)
 
 
 def test_what_a_failed_restore_had_claimed_can_be_disposed_of_when_its_job_is_deleted(

@@ -333,7 +333,12 @@ class TestHalvesOfFiles:
 
     @pytest.mark.parametrize(
         "path",
-        ["state/a-000001.sst", "tables/balance/total/g00000-a.parquet", "built-a/shared/e1-c1-a.sst"],
+        [
+            "state/a-000001.sst",
+            "tables/balance/total/g00000-a.parquet",
+            "built-a/shared/e1-c1-a.sst",
+            "_metadata",
+        ],
     )
     def test_they_are_found_and_go(self, path: str, tmp_path: Path) -> None:
         root, place = LocalStore(tmp_path), LocalStore(tmp_path / "_savepoints/orders/one")
