@@ -8,7 +8,7 @@ import pytest
 
 from stateflow.checkpoint.log import SlotContent, assemble, read_log
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
+from stateflow.errors import CorruptError, FencedError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout, origin_of, slot_of
 from stateflow.format.records import JobIdentity, Link, Owner, encode
 from stateflow.storage.local import LocalStore
@@ -55,6 +55,9 @@ def test_a_record_of_a_deleted_job_of_this_name_is_nobodys(world: World, store: 
 
 def test_a_deleted_job_is_not_recreated_in_its_old_folder(world: World, store: MemoryStore) -> None:
     store.create(world.layout.tombstone, b"deleted")
+    with refused(NotFoundError, "half deleted"):
+        world.claim("A")
+    store.delete([world.layout.identity])
     with refused(UsageError, "tombstone"):
         world.claim("A")
 
