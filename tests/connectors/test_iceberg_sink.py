@@ -19,7 +19,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType, TimestamptzType
 from pyspark.sql import SparkSession
 
 import stateflow as sf
@@ -28,6 +28,7 @@ import stateflow.connectors.tries as pauses_module
 from stateflow.connectors import Sink
 from stateflow.connectors.iceberg.catalog import OneTry
 from stateflow.connectors.iceberg.slots import SINK, SLOT
+from stateflow.connectors.iceberg.writer import DataFileWriter
 from stateflow.errors import (
     DisagreementError,
     IncompatibleError,
@@ -431,6 +432,49 @@ def test_columns_that_are_renamed_added_or_widened_since_the_decision_do_no_harm
         update.add_column("more", StringType())
     log.commit(prepared)
     assert rows_of(catalog, "shop.orders") == [{"id": 1, "what": "item 1", "more": None}]
+
+
+# --- names that a data file spells in another way
+
+
+ODD = "id long, `top-level` long, item struct<`unit-price`: double, `a.b`: struct<`$ c`: string>>, many array<struct<`a b`: int>>, by map<string, struct<`x-y`: long>>"
+
+
+def test_fields_keep_their_values_whatever_their_names(catalog: Catalog, log: SinkLog) -> None:
+    """A data file spells them in another way, at every depth."""
+    rows = [
+        (1, 7, (9.5, ("text",)), [(1,), None, (None,)], {"k": (5,)}),
+        (2, None, None, [], {}),
+        (3, None, (None, None), [], {}),
+    ]
+    log.deliver(sink_of(log, ODD), log.spark.createDataFrame(rows, ODD).coalesce(1))
+    assert sorted(rows_of(catalog, "shop.orders"), key=lambda row: row["id"]) == [
+        {
+            "id": 1, "top-level": 7, "item": {"unit-price": 9.5, "a.b": {"$ c": "text"}},
+            "many": [{"a b": 1}, None, {"a b": None}], "by": [("k", {"x-y": 5})],
+        },
+        {"id": 2, "top-level": None, "item": None, "many": [], "by": []},
+        {"id": 3, "top-level": None, "item": {"unit-price": None, "a.b": None}, "many": [], "by": []},
+    ]  # fmt: skip
+
+
+def test_a_field_that_the_rows_have_under_another_name_is_refused_and_never_null(catalog: Catalog) -> None:
+    inner = StructType(NestedField(3, "a", LongType()), NestedField(4, "b", LongType()))
+    table = catalog.create_table(
+        "shop.orders", Schema(NestedField(1, "id", LongType()), NestedField(2, "item", inner))
+    )
+    for other in ({"a": 1, "c": 2}, {"b": 2, "a": 1}, {"a": 1}):
+        batch = pa.RecordBatch.from_pylist([{"id": 1, "item": other}])
+        with refused(
+            IncompatibleError, "column 'item'", str(list(other)), "['a', 'b']", "no row was written"
+        ):
+            DataFileWriter(table.io, table.metadata, table.schema(), "one").write(batch)
+    writer = DataFileWriter(table.io, table.metadata, table.schema(), "two")
+    writer.write(
+        pa.RecordBatch.from_pylist([{"id": 1, "item": {"a": 1, "b": 2}}])
+    )  # what the sentence advises
+    (file,) = writer.close()
+    assert file.record_count == 1
 
 
 # --- partitions

@@ -173,6 +173,19 @@ def test_keys_of_several_columns_in_a_partitioned_table_of_another_order(
     assert found == {**{(d, i): text for text, d, i in rows}, ("b", 3): "new", ("c", 3): "new"}
 
 
+def test_rows_of_others_keep_fields_with_odd_names(catalog: Catalog, log: SinkLog) -> None:
+    """The commit copies them into a file that spells such names in another way."""
+    columns = "id long, item struct<`unit-price`: double, `a b`: array<struct<`c.d`: long>>>"
+    sink = sink_of(log, columns)
+    there = catalog.load_table("shop.orders")
+    others = [{"id": id, "item": {"unit-price": 1.5, "a b": [{"c.d": id}]}} for id in (1, 2)]
+    there.append(pa.Table.from_pylist(others, schema=there.schema().as_arrow()))
+    log.deliver(sink, frame(log, (1, (9.5, [(7,)])), columns=columns))
+    assert items(catalog) == {
+        1: {"unit-price": 9.5, "a b": [{"c.d": 7}]}, 2: {"unit-price": 1.5, "a b": [{"c.d": 2}]}
+    }  # fmt: skip
+
+
 def test_rows_that_another_engine_deleted_by_position_stay_deleted(catalog: Catalog, log: SinkLog) -> None:
     """A file with deletes is read with them before its rows are written anew."""
     sink = sink_of(log)

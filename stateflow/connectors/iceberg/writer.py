@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class DataFileWriter:
         self._columns = columns
         self._in_file = sanitize_column_names(columns)
         self._schema = schema_to_pyarrow(self._in_file)
+        self._named = schema_to_pyarrow(columns)
         self._unique = unique
         self._locations = load_location_provider(metadata.location, metadata.properties)
         self._largest = int(metadata.properties.get(_TARGET, _TARGET_DEFAULT))
@@ -67,13 +69,13 @@ class DataFileWriter:
         if batch.num_rows == 0:
             return
         arrays = []
-        for column, wanted in zip(batch.columns, self._schema, strict=True):
+        for column, named, wanted in zip(batch.columns, self._named, self._schema, strict=True):
             if not wanted.nullable and column.null_count:
                 raise IncompatibleError(
-                    f"{column.null_count} rows have a null in column {wanted.name!r}, which is required: no row was written; leave such rows out where "
+                    f"{column.null_count} rows have a null in column {named.name!r}, which is required: no row was written; leave such rows out where "
                     "the operator puts them out"
                 )
-            arrays.append(column.cast(wanted.type))
+            arrays.append(_cast(column, named).view(wanted.type))
         rows = pa.Table.from_arrays(arrays, schema=self._schema)
         self.rows += len(rows)
         for partition, some in parted(rows, self._columns, self._metadata.spec(), self._metadata.schema()):
@@ -142,6 +144,34 @@ class DataFileWriter:
         made.spec_id = self._metadata.default_spec_id
         self._finished.append(made)
         open.writer, open.written = None, 0
+
+
+def _cast(column: pa.Array, named: pa.Field) -> pa.Array:
+    """A column in the type of the table, under the table's names.
+
+    A data file has other names for fields such as `unit-price`, and a cast makes nulls of every field that it does not find by its name.
+    """
+    own, others = list(_field_names(column.type)), list(_field_names(named.type))
+    if own != others:
+        raise IncompatibleError(
+            f"column {named.name!r} has the fields {own}, and the table has {others}: no row was written; put them out as they are there"
+        )
+    return column.cast(named.type)
+
+
+def _field_names(kind: pa.DataType) -> Iterator[str]:
+    """Names of the fields in structs, of all depths."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield field.name
+            yield from _field_names(field.type)
+    elif pa.types.is_map(kind):
+        yield from _field_names(kind.key_type)
+        yield from _field_names(kind.item_type)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _field_names(kind.value_type)
 
 
 @dataclass(frozen=True, slots=True)
