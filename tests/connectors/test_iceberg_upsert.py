@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -325,3 +326,43 @@ def test_a_column_that_comes_between_decision_and_commit_stops_with_the_reason(
         update.delete_column("more")
     log.commit(prepared)  # what the sentence advises
     assert items(catalog) == {1: "a"}
+
+
+@pytest.mark.parametrize("kind", ["array<long>", "map<string,long>", "struct<at:double>"])
+def test_an_order_that_arrow_does_not_sort_as_spark_is_refused_at_the_start(
+    catalog: Catalog, log: SinkLog, kind: str
+) -> None:
+    columns = f"id long, version {kind}"
+    with refused(IncompatibleError, "order_by 'VERSION'", "which is ", kind[:4], "transform()"):
+        sink_of(log, columns, order_by="VERSION")
+    sink_of(log, f"{columns}, major long", order_by="major")  # what the sentence advises
+
+
+def test_a_decided_record_that_cannot_be_merged_stops_with_the_reason(catalog: Catalog, log: SinkLog) -> None:
+    """An earlier release let lists decide which row is the newest."""
+    columns = "id long, version array<long>, at long"
+    prepared = log.prepare(sink_of(log, columns, order_by="at"), frame(log, (1, [1], 1), columns=columns))
+    older = structs.replace(prepared, payload={**prepared.payload, "order_by": ["version"]})
+    with refused(
+        DisagreementError, "is decided, and", "cannot be merged", "list", "`stateflow abandon orders 1`"
+    ):
+        log.commit(older)
+    log.commit(prepared)
+
+
+def test_a_null_of_others_in_what_is_now_required_stops_with_the_reason(
+    catalog: Catalog, log: SinkLog
+) -> None:
+    columns = [NestedField(1, "id", LongType(), True), NestedField(2, "item", StringType())]
+    table = catalog.create_table("shop.orders", Schema(*columns))
+    rows = "id long, item string"
+    prepared = log.prepare(sink_of(log, rows), frame(log, (1, "a"), columns=rows))
+    table.append(pa.table({"id": [1, 2], "item": ["x", None]}, table.schema().as_arrow()))
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("item", required=True)
+    with refused(DisagreementError, "is decided, and", "null", "'item'", "`stateflow abandon orders 1`"):
+        log.commit(prepared)
+    with table.update_schema() as update:
+        update.make_column_optional("item")
+    log.commit(prepared)  # what the sentence advises
+    assert items(catalog) == {1: "a", 2: None}

@@ -47,6 +47,7 @@ class IcebergUpsert(IcebergAppend):
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
+        self._refuse_orders(schema)
         if self.target.create and found(self.target) is None:
             self.refuse_gone(str(self.target))
             self._make(self.upsert.columns(schema), self.upsert.keys)
@@ -92,6 +93,17 @@ class IcebergUpsert(IcebergAppend):
         refuse_other_columns(table.schema(), columns, what)
         return columns
 
+    def _refuse_orders(self, schema: StructType) -> None:
+        """Refuses what Arrow does not sort as Spark does: it picks the highest row when the record is decided already."""
+        kinds = {field.name.lower(): field.dataType for field in schema}
+        for column in self.upsert.order_by:
+            kind = kinds.get(column.lower())
+            if kind is not None and kind.typeName() in ("array", "map", "struct"):
+                raise IncompatibleError(
+                    f"the upsert into {self.target} has order_by {column!r}, which is {kind.simpleString()}: order by numbers, text, dates or times, such as a "
+                    "field of it that transform() makes a column of"
+                )
+
     def _refuse_nulls(
         self, columns: Schema, staged: Staged, newest: Newest, at: SinkSlot, stager: Stager
     ) -> None:
@@ -127,6 +139,8 @@ def refuse_other_columns(table: Schema, columns: Schema, what: str) -> None:
 
 
 def _merge(request: CommitRequest, table: Table, transaction: Transaction) -> None:
+    import pyarrow as pa
+
     prepared, stager = request.prepared, request.stager
     payload, target = prepared.payload, RecordedTable.of(prepared)
     rows = without(staged_schema(prepared), payload["operation"])
@@ -137,16 +151,23 @@ def _merge(request: CommitRequest, table: Table, transaction: Transaction) -> No
         raise request.stuck(f"{error}; put the table right and run again") from error
     newest = Newest(payload["keys"], payload["order_by"], payload["operation"])
     writer = DataFileWriter(table.io, table.metadata, table.schema(), stager.new_id())
-    merge = Merge(
-        table, writer, newest.of(stager.batches(prepared.files)), _places(columns, rows.names, table)
-    )
-    removed = merge.files_without_keys(_names(payload["keys"], columns, rows.names))
-    merge.put_new_rows()
+    try:
+        merge = Merge(
+            table, writer, newest.of(stager.batches(prepared.files)), _places(columns, rows.names, table)
+        )
+        removed = merge.files_without_keys(_names(payload["keys"], columns, rows.names))
+        merge.put_new_rows()
+        added = writer.close()
+    except (IncompatibleError, pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        said = " ".join(str(error).split())
+        raise request.stuck(
+            f"its rows cannot be merged into {target.table} as it is: {said}; put the table right, if somebody has changed it, and run again"
+        ) from error
     update = transaction.update_snapshot(snapshot_properties=summary_of(request.at))
     with update.overwrite() if removed else update.merge_append() as snapshot:
         for file in removed:
             snapshot.delete_data_file(file)
-        for file in writer.close():
+        for file in added:
             snapshot.append_data_file(file)
 
 
