@@ -187,6 +187,64 @@ def test_columns_are_found_by_their_ids_after_the_table_was_changed(table: Any) 
     ]
 
 
+@dataclass
+class MayLack:
+    id: int
+    item: str | None = None
+
+
+@dataclass
+class ReadsWhat:
+    id: int
+    what: str | None = None
+
+
+def test_a_renamed_column_is_refused_where_its_field_may_be_missing_too(table: Any) -> None:
+    source = source_of(row=MayLack)
+    start, end = beginning(source)
+    parts = source.plan(start, end)
+    with table.update_schema() as update:
+        update.rename_column("item", "what")
+    said = ("renamed the column 'item'", "to 'what'", "or the column back")
+    with refused(IncompatibleError, *said):
+        source.position(end)
+    with refused(IncompatibleError, *said):
+        source.plan(start, end)
+    with refused(IncompatibleError, *said):
+        list(source.read(parts[0]))
+    # What the sentence advises: the field is renamed, too.
+    table.append(pa.table({"id": [3], "what": ["item 3"]}, table.schema().as_arrow()))
+    after = source_of(row=ReadsWhat)
+    newest = after.position(end)
+    assert read(after, end, newest) == [3]
+    with table.update_schema() as update:
+        update.rename_column("what", "item")
+    with refused(IncompatibleError, "renamed the column 'what'", "to 'item'"):
+        after.position(newest)
+    assert source.position(end)["snapshot"] == newest["snapshot"], "or the column is renamed back"
+
+
+def test_a_column_that_is_dropped_or_was_never_there_may_be_missing(table: Any) -> None:
+    source = source_of(row=MayLack)
+    _, end = beginning(source)
+    with table.update_schema() as update:
+        update.delete_column("item")
+    table.append(pa.table({"id": [3]}, table.schema().as_arrow()))
+    assert read(source, end, source.position(end)) == [3]
+
+
+def test_a_position_of_an_earlier_release_is_read_on_and_gets_the_columns(table: Any) -> None:
+    source = source_of(row=MayLack)
+    start, end = beginning(source)
+    older = {"table": end["table"], "snapshot": end["snapshot"]}
+    assert source.position(older) == older, "there is nothing to read"
+    assert read(source, start, older) == [1, 2]
+    table.append(rows(3))
+    newest = source.position(older)
+    assert read(source, older, newest) == [3]
+    assert newest["columns"] == end["columns"]
+
+
 def test_a_row_class_that_does_not_fit_and_a_missing_table_are_refused_at_the_start(table: Any) -> None:
     @dataclass
     class Wrong:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,8 @@ _PART = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class IcebergRows(Source):
-    """A table as the source of a flow. A position names the table, by its UUID, and the snapshot up to which it was read."""
+    """A table as the source of a flow. A position names the table, by its UUID, the snapshot up to which it was read, and by their ids the
+    columns that were read: a record of an earlier release lacks those."""
 
     table: IcebergTable
     rows: RowType | None = None
@@ -59,13 +60,19 @@ class IcebergRows(Source):
             raise DisagreementError(
                 f"{self} was dropped and made anew since it was read: give the source a new uid, which reads it from its beginning, and the operators behind it and all their other sources, too, and run once with --allow-non-restored-state"
             )
+        self._refuse_renamed(table, start)
         current = table.current_snapshot()
         if current is None:
             if start["snapshot"]:
                 raise self._no_way(start, "it has no snapshot any more")
             return start
+        if start["snapshot"] == str(current.snapshot_id):
+            return start  # also where the columns are others than they were: there is nothing to read
         self._appends(table, start, current.snapshot_id)
-        return {"table": uuid, "snapshot": str(current.snapshot_id)}
+        own = set(self._fields())
+        read = {str(field.field_id): field.name for field in table.schema().fields if field.name in own}
+        columns = {**start.get("columns", {}), **read}
+        return {"table": uuid, "snapshot": str(current.snapshot_id), "columns": columns}
 
     def cut(self, start: Position, end: Position) -> Position:
         if self.table.per_batch is None:
@@ -85,6 +92,7 @@ class IcebergRows(Source):
 
     def plan(self, start: Position, end: Position) -> Sequence[Any]:
         table, last = trying_again(self.table, lambda: loaded(self.table)), int(end["snapshot"])
+        self._refuse_renamed(table, end)
         if start["snapshot"]:
             self._appends(table, start, last)
             scan = table.incremental_append_scan(
@@ -96,7 +104,10 @@ class IcebergRows(Source):
             scan = table.scan(snapshot_id=last)
         with told(self.table):
             tasks = sorted(scan.plan_files(), key=lambda task: task.file.file_path)
-        return list(_parts(table, tasks))
+        parts = list(_parts(table, tasks))
+        for part in parts:
+            part[0]["columns"] = end.get("columns", {})
+        return parts
 
     def read(self, part: Any) -> Iterable[pa.RecordBatch]:
         from pyiceberg.expressions import AlwaysTrue
@@ -105,6 +116,7 @@ class IcebergRows(Source):
 
         table = trying_again(self.table, lambda: loaded(self.table))
         wanted, schema = self._columns(table), table.schema()
+        self._refuse_renamed(table, part[0])
         present = [name for name in wanted if name in schema.column_names]
         scan = ArrowScan(table.metadata, table.io, schema.select(*present), AlwaysTrue())
         for described_file in part:
@@ -144,6 +156,22 @@ class IcebergRows(Source):
                 f"{self} does not fit the row class {self.rows.name}: {'; '.join(problems)}; it has {', '.join(there)}"
             )
         return wanted
+
+    def _refuse_renamed(self, table: Table, read: Mapping[str, Any]) -> None:
+        """IncompatibleError for a column that was read and has another name by now, where its field may be missing: it would be None without
+        a word. `read` has the names of columns by their ids, if it is of this release."""
+        there = {str(field.field_id): field.name for field in table.schema().fields}
+        lacking = set(self._fields()) - set(there.values())
+        for id, name in read.get("columns", {}).items():
+            if name in lacking and id in there:
+                raise IncompatibleError(
+                    f"{self}: somebody has renamed the column {name!r}, which was read, to {there[id]!r}, so that field {name!r} of the row class would "
+                    f"be empty in each row: rename the field to {there[id]!r}, or the column back"
+                )
+
+    def _fields(self) -> tuple[str, ...]:
+        assert self.rows is not None, "a flow has said the columns"
+        return self.rows.names
 
     def _appends(self, table: Table, start: Position, last: int) -> list[Snapshot]:
         """The snapshots behind the start, the oldest first. Refuses those that do more than append."""
