@@ -298,7 +298,7 @@ class _Run:
         open_sinks = self._open_sinks(spark, outline, log)
         refuse_one_identity(
             {uid: sink.identity for uid, sink in open_sinks.items()},
-            {uid: ids.values() for uid, ids in inputs.topic_ids.items()},
+            inputs.identities,
         )
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow), self.warnings.add)

@@ -99,6 +99,11 @@ def loaded(table: IcebergTable) -> Table:
     return found
 
 
+def identity_of(table: Table) -> str:
+    """What a table is, by whatever name of a catalog it was found."""
+    return f"iceberg:{table.metadata.table_uuid}"
+
+
 def found(table: IcebergTable) -> Table | None:
     """The same; None where there is none."""
     try:

@@ -24,6 +24,7 @@ from stateflow.connectors.iceberg.catalog import (
     ConflictError,
     catalog_of,
     found,
+    identity_of,
     loaded,
     told,
     trying_again,
@@ -104,6 +105,7 @@ class IcebergAppend(Sink):
             self.refuse_gone(str(self.target))
             self._make(schema)
         table = loaded(self.target)
+        self.identity = identity_of(table)
         self._columns(table, schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:

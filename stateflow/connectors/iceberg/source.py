@@ -15,7 +15,7 @@ from stateflow.connectors import (
     UsageError,
     arrow_type,
 )
-from stateflow.connectors.iceberg.catalog import configuration, loaded, told, trying_again
+from stateflow.connectors.iceberg.catalog import configuration, identity_of, loaded, told, trying_again
 from stateflow.connectors.iceberg.data_files import data_file, described
 from stateflow.connectors.iceberg.slots import lineage
 from stateflow.connectors.iceberg.table import IcebergTable
@@ -43,6 +43,10 @@ class IcebergRows(Source):
     @property
     def place(self) -> str:  # type: ignore[override]
         return self.table.place
+
+    @property
+    def identity(self) -> str:  # type: ignore[override]
+        return identity_of(trying_again(self.table, lambda: loaded(self.table)))
 
     def __str__(self) -> str:
         return str(self.table)

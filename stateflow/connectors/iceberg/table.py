@@ -60,8 +60,8 @@ class IcebergTable(Declarable):
 
     @property
     def place(self) -> str:
-        """Its catalog and its name."""
-        return f"iceberg://{self.catalog}/{self.name}"
+        """Its catalog and its name. PyIceberg's configuration does not tell capitals apart in the name of a catalog."""
+        return f"iceberg://{self.catalog.lower()}/{self.name}"
 
     @property
     def partitions(self) -> tuple[PartitionColumn, ...]:

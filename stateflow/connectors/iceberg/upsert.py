@@ -16,7 +16,7 @@ from stateflow.connectors import (
     Stager,
     staged_schema,
 )
-from stateflow.connectors.iceberg.catalog import found, loaded, trying_again
+from stateflow.connectors.iceberg.catalog import found, identity_of, loaded, trying_again
 from stateflow.connectors.iceberg.columns import written_schema
 from stateflow.connectors.iceberg.merge import Merge, Newest
 from stateflow.connectors.iceberg.sink import (
@@ -51,7 +51,9 @@ class IcebergUpsert(IcebergAppend):
         if self.target.create and found(self.target) is None:
             self.refuse_gone(str(self.target))
             self._make(self.upsert.columns(schema), self.upsert.keys)
-        self._columns(loaded(self.target), schema)
+        table = loaded(self.target)
+        self.identity = identity_of(table)
+        self._columns(table, schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         schema = frame.schema

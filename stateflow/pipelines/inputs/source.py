@@ -34,6 +34,9 @@ class Source(Declarable):
 
     place: str = ""
     """Where it reads, as in `sqlite:/data/shop.db#orders`: no sink of the pipeline may write there. Empty where that cannot be told."""
+    identity: str = ""
+    """What it reads, however its address is spelled, as the sink says it that writes there: a run asks for it before it begins. Empty where that
+    cannot be told."""
     offset_kind: ClassVar[str] = "package"
     """Of which kind its positions are, as records have them. It is the library's alone to say another one."""
 
@@ -94,6 +97,11 @@ class DeclaredSource(Input):
     @property
     def offset_kind(self) -> str:  # type: ignore[override]
         return self.source.offset_kind
+
+    @property
+    def identity(self) -> str:
+        with self._asked("identity"):
+            return self.source.identity
 
     def require(self) -> None:
         self.source.require()

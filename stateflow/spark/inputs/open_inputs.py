@@ -21,6 +21,7 @@ from stateflow.operators.lateness import is_late
 from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.input import PARTITION
+from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.inputs.observations import ObservedSource, event_time_in_sql
@@ -80,6 +81,15 @@ class OpenInputs:
     def topic_ids(self) -> dict[str, dict[str, str]]:
         """By source, for its record, the ids of the topics of Kafka that it reads."""
         return {uid: topic_ids_of(own) for uid, own in by_source(self.leaves).items()}
+
+    @property
+    def identities(self) -> dict[str, list[str]]:
+        """By source what it reads, however its address is spelled, as far as that can be told."""
+        found = {uid: [*ids.values()] for uid, ids in self.topic_ids.items()}
+        for node in self.nodes:
+            if isinstance(node.factory, DeclaredSource) and (own := node.factory.identity):
+                found[node.uid].append(own)
+        return found
 
     @cached_property
     def file_types(self) -> dict[str, OwnTypes]:
