@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,7 +27,7 @@ import stateflow as sf
 import stateflow.connectors.iceberg.sink as sink_module
 import stateflow.connectors.tries as pauses_module
 from stateflow.connectors import Sink
-from stateflow.connectors.iceberg.catalog import OneTry
+from stateflow.connectors.iceberg.catalog import OneTry, configuration
 from stateflow.connectors.iceberg.slots import SINK, SLOT
 from stateflow.connectors.iceberg.writer import DataFileWriter
 from stateflow.errors import (
@@ -599,6 +600,32 @@ def test_a_catalog_that_is_not_configured_is_refused_with_the_variable(log: Sink
     target = sf.iceberg("shop.orders", catalog="nowhere")
     with refused(UsageError, "no such catalog (it has", "set PYICEBERG_CATALOG__NOWHERE__URI"):
         kind_of("append", target).require(target)
+
+
+@pytest.mark.parametrize(
+    ("called", "then"),
+    [("nowhere", "nowhere"), ("No-Where", "No-Where"), ("no_where", "no-where"), ("_no__where-", "no-where")],
+)
+def test_the_variable_of_a_catalog_that_is_not_configured_works(
+    monkeypatch: pytest.MonkeyPatch, called: str, then: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        configuration(sf.iceberg("shop.orders", catalog=called))
+    assert (f"say catalog={then!r}" in str(caught.value)) is (called != then)
+    (variable,) = re.findall(r"set (PYICEBERG_CATALOG__\w+__URI)", str(caught.value))
+    monkeypatch.setenv(variable, "sqlite://")
+    assert configuration(sf.iceberg("shop.orders", catalog=then)) == {"uri": "sqlite://"}
+
+
+def test_a_catalog_of_any_name_may_stand_in_the_file_that_the_sentence_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    table = sf.iceberg("shop.orders", catalog="no_where")
+    with refused(UsageError, ".pyiceberg.yaml", "PYICEBERG_HOME"):
+        configuration(table)
+    (tmp_path / ".pyiceberg.yaml").write_text("catalog:\n  no_where:\n    uri: sqlite://\n")
+    assert configuration(table) == {"uri": "sqlite://"}
 
 
 def test_a_folder_that_nobody_may_write_is_refused(

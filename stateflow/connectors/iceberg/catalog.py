@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,12 +66,20 @@ def configuration(table: IcebergTable) -> dict[str, Any]:
     found = config.get_catalog_config(table.catalog)
     if not found:
         known = ", ".join(sorted(config.get_known_catalogs())) or "none"
-        variable = f"PYICEBERG_CATALOG__{table.catalog.upper()}__URI"
         raise UsageError(
-            f"{table}: PyIceberg's configuration in this process has no such catalog (it has {known}): set {variable} and its like, or write "
-            "the catalog in .pyiceberg.yaml, in the home folder or that of PYICEBERG_HOME"
+            f"{table}: PyIceberg's configuration in this process has no such catalog (it has {known}): {_to_set(table.catalog)}write the catalog "
+            "in .pyiceberg.yaml, in the home folder or that of PYICEBERG_HOME"
         )
     return dict(found)
+
+
+def _to_set(catalog: str) -> str:
+    """The variable that makes a catalog, up to an `or`. PyIceberg makes hyphens of the underscores in variables, and parts them where two are."""
+    own = "-".join(filter(None, re.split("[-_]", catalog))) or "lake"
+    variable = f"PYICEBERG_CATALOG__{own.upper().replace('-', '_')}__URI"
+    if own == catalog:
+        return f"set {variable} and its like, or "
+    return f"say catalog={own!r} and set {variable} and its like, since no variable leads to the name {catalog!r}, or "
 
 
 def require(table: IcebergTable) -> None:
