@@ -523,6 +523,16 @@ def test_a_table_is_made_with_partitions(catalog: Catalog, log: SinkLog) -> None
     ]
 
 
+def test_partitions_with_the_name_of_a_column_are_refused_before_the_table_is_made(
+    catalog: Catalog, log: SinkLog
+) -> None:
+    columns = "id long, at timestamp, at_day string"
+    with refused(UsageError, "'at_day' of 'at'", "another name", "partition by 'at_day' itself"):
+        sink_of(log, columns, partition_by="day(AT)")
+    assert not catalog.table_exists("shop.orders")
+    sink_of(log, columns, partition_by=["at_day", "hour(at)"])  # what the sentence advises
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["date", "decimal(12,3)", "binary", "int", "boolean", "timestamp_ntz", "double"]
@@ -658,7 +668,15 @@ def test_an_error_of_the_catalog_is_told_without_its_password(
         ({"name": "orders"}, r"write iceberg\('shop.orders', catalog='lake'\)"),
         ({"name": "shop.orders", "catalog": "postgresql://etl:geheim@db/lake"}, "catalog= is no name"),
         ({"name": "shop.orders", "partition_by": "week(at)"}, "is nothing that Iceberg partitions by"),
-        ({"name": "shop.orders", "per_batch": 0}, "say 1 or more"),
+        ({"name": "shop.orders", "partition_by": "bucket(0, id)"}, "let the number be 1 or more"),
+        ({"name": "shop.orders", "partition_by": "truncate(00, id)"}, "let the number be 1 or more"),
+        ({"name": "shop.orders", "partition_by": ["id", "ID"]}, "'id' twice"),
+        ({"name": "shop.orders", "partition_by": ["bucket(2, id)", "bucket(3, id)"]}, "'id_bucket' twice"),
+        ({"name": "shop.orders", "partition_by": ["day(at)", "days(at)"]}, "'at_day' twice"),
+        ({"name": "shop.orders", "per_batch": 0}, "not 0: say 1 or more"),
+        ({"name": "shop.orders", "per_batch": True}, "not True: say 1 or more"),
+        ({"name": "shop.orders", "per_batch": 1.5}, "not 1.5: say 1 or more"),
+        ({"name": "shop.orders", "per_batch": "100"}, "not '100': say 1 or more"),
     ],
 )
 def test_a_target_that_is_none_is_refused(given: dict[str, Any], expected: str) -> None:

@@ -64,8 +64,12 @@ def made_partitions(schema: Schema, partitions: Sequence[PartitionColumn], what:
             raise UsageError(
                 f"{what}: partition_by wants the {each.transform} of {each.column!r}, which is {source.field_type}"
             )
-        kind = each.transform.partition("[")[0]
-        own = name if kind == "identity" else f"{name}_{kind}"
+        own = each.name(name)
+        if own != name and own in names.values():
+            raise UsageError(
+                f"{what}: partition_by makes partitions {own!r} of {name!r}, and a column has that name already: give the column another name, or "
+                f"partition by {own!r} itself"
+            )
         fields.append(PartitionField(source.field_id, 1000 + number, transform, own))
     return PartitionSpec(*fields)
 

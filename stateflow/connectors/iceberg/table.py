@@ -38,6 +38,11 @@ class PartitionColumn:
     transform: str
     """As Iceberg writes it: `identity`, `day`, `bucket[16]`."""
 
+    def name(self, column: str = "") -> str:
+        """That of the partitions, such as `at_day`, for the column as the table spells it."""
+        own, kind = column or self.column, self.transform.partition("[")[0]
+        return own if kind == "identity" else f"{own}_{kind}"
+
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable(Declarable):
@@ -95,10 +100,18 @@ def iceberg(
             f"iceberg({name!r}): catalog= is no name: write that of a catalog in PyIceberg's configuration, such as catalog='lake' for "
             "PYICEBERG_CATALOG__LAKE__URI"
         )
-    if per_batch is not None and per_batch < 1:
-        raise UsageError(f"iceberg({name!r}): per_batch={per_batch} lets no row in: say 1 or more")
+    if per_batch is not None and (
+        isinstance(per_batch, bool) or not isinstance(per_batch, int) or per_batch < 1
+    ):
+        raise UsageError(
+            f"iceberg({name!r}): per_batch is a number of rows, not {per_batch!r}: say 1 or more, or leave it out"
+        )
     table = IcebergTable(name, catalog, create, names_of(partition_by), per_batch)
-    _ = table.partitions
+    names = [each.name().lower() for each in table.partitions]
+    if twice := next((own for own in names if names.count(own) > 1), None):
+        raise UsageError(
+            f"iceberg({name!r}): partition_by={[*table.partition_by]} makes the partitions {twice!r} twice: leave one of them out"
+        )
     return table
 
 
@@ -110,6 +123,10 @@ def _partition(text: str) -> PartitionColumn:
             "'truncate(4, name)'"
         )
     time, of_time, sized, size, of_sized, column = match.groups()
+    if sized and not int(size):
+        raise UsageError(
+            f"partition_by={text!r} is nothing that Iceberg partitions by: let the number be 1 or more"
+        )
     if time:
         return PartitionColumn(of_time, time.rstrip("s"))
     return PartitionColumn(of_sized, f"{sized}[{size}]") if sized else PartitionColumn(column, "identity")
