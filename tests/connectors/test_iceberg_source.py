@@ -16,6 +16,7 @@ from pyiceberg.types import LongType
 import stateflow as sf
 from stateflow.connectors import Position, Source
 from stateflow.connectors.iceberg.source import IcebergRows
+from stateflow.connectors.iceberg.writer import DataFileWriter
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UsageError
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.testing import SourceConformance
@@ -185,6 +186,39 @@ def test_columns_are_found_by_their_ids_after_the_table_was_changed(table: Any) 
         {"id": 1, "what": "item 1", "amount": None},
         {"id": 2, "what": "item 2", "amount": None},
     ]
+
+
+@dataclass
+class Piece:
+    a: int | None
+
+
+@dataclass
+class Bundle:
+    id: int
+    many: list[Piece] | None
+    by: dict[str, Piece | None] | None
+
+
+def test_a_null_list_or_map_of_structs_is_no_empty_one(catalog: Catalog) -> None:
+    """PyIceberg alone gives an empty one, and writes one, too."""
+    piece = pa.struct([("a", pa.int64())])
+    schema = pa.schema([("id", pa.int64()), ("many", pa.list_(piece)), ("by", pa.map_(pa.string(), piece))])
+    bundles = [
+        {"id": 1, "many": None, "by": None},
+        {"id": 2, "many": [], "by": []},
+        {"id": 3, "many": [{"a": 1}, {"a": None}], "by": [("k", {"a": 2})]},
+        {"id": 4, "many": None, "by": [("k", None)]},
+    ]
+    made = catalog.create_table("shop.orders", schema)
+    writer = DataFileWriter(made.io, made.metadata, made.schema(), "one")
+    writer.write(pa.RecordBatch.from_pylist(bundles, schema))
+    with made.transaction() as transaction, transaction.update_snapshot().fast_append() as snapshot:
+        for file in writer.close():
+            snapshot.append_data_file(file)
+    source = source_of(row=Bundle)
+    (part,) = source.plan(*beginning(source))
+    assert [row for batch in source.read(part) for row in batch.to_pylist()] == bundles
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 from pyiceberg.catalog import Catalog
@@ -185,6 +186,28 @@ def test_rows_of_others_keep_fields_with_odd_names(catalog: Catalog, log: SinkLo
     assert items(catalog) == {
         1: {"unit-price": 9.5, "a b": [{"c.d": 7}]}, 2: {"unit-price": 1.5, "a b": [{"c.d": 2}]}
     }  # fmt: skip
+
+
+def test_rows_of_others_keep_nulls_where_structs_are_in_lists(catalog: Catalog, log: SinkLog) -> None:
+    """PyIceberg alone reads an empty list or map for them."""
+    columns = "id long, item struct<many: array<struct<a: int>>, by: map<string, struct<x: long>>, deep: array<struct<more: array<struct<a: int>>>>>"
+    others = {
+        1: {"many": None, "by": None, "deep": None},
+        2: {"many": [], "by": [], "deep": [{"more": None}, None, {"more": []}, {"more": [{"a": 1}]}]},
+        3: {"many": [{"a": None}, None], "by": [("k", None)], "deep": []},
+        4: None,
+    }
+    sink = sink_of(log, columns)
+    rows = [
+        (id, row and (row["many"], None if row["by"] is None else dict(row["by"]), row["deep"]))
+        for id, row in others.items()
+    ]
+    log.deliver(sink, frame(log, *rows, (5, None), columns=columns))
+    log.deliver(sink, frame(log, (5, ([(7,)], {}, [])), columns=columns))
+    (path,) = files(catalog)
+    found = pq.ParquetFile(path.removeprefix("file://")).read().to_pylist()
+    new = {5: {"many": [{"a": 7}], "by": [], "deep": []}}
+    assert {row["id"]: row["item"] for row in found} == others | new
 
 
 def test_rows_that_another_engine_deleted_by_position_stay_deleted(catalog: Catalog, log: SinkLog) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import DELETE
+from stateflow.connectors.iceberg.reading import scan_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,14 +116,12 @@ class Merge:
             self._writer.write(batch)
 
     def _read(self, task: FileScanTask, columns: list[str] | None) -> pa.Table:
-        from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io.pyarrow import ArrowScan
         from pyiceberg.table import FileScanTask
 
         schema = self._table.schema() if columns is None else self._table.schema().select(*columns)
         # The residual of the plan would leave rows out.
         whole = FileScanTask(task.file, task.delete_files)
-        return ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue()).to_table([whole])
+        return scan_of(self._table, schema).to_table([whole])
 
 
 def _in_types_of(table: Table, rows: pa.Table, keys: Mapping[str, str]) -> pa.Table:

@@ -17,6 +17,7 @@ from stateflow.connectors import (
 )
 from stateflow.connectors.iceberg.catalog import configuration, identity_of, loaded, told, trying_again
 from stateflow.connectors.iceberg.data_files import data_file, described
+from stateflow.connectors.iceberg.reading import scan_of
 from stateflow.connectors.iceberg.slots import lineage
 from stateflow.connectors.iceberg.table import IcebergTable
 
@@ -114,15 +115,13 @@ class IcebergRows(Source):
         return parts
 
     def read(self, part: Any) -> Iterable[pa.RecordBatch]:
-        from pyiceberg.expressions import AlwaysTrue
-        from pyiceberg.io.pyarrow import ArrowScan
         from pyiceberg.table import FileScanTask
 
         table = trying_again(self.table, lambda: loaded(self.table))
         wanted, schema = self._columns(table), table.schema()
         self._refuse_renamed(table, part[0])
         present = [name for name in wanted if name in schema.column_names]
-        scan = ArrowScan(table.metadata, table.io, schema.select(*present), AlwaysTrue())
+        scan = scan_of(table, schema.select(*present))
         for described_file in part:
             files = [_file(table, each) for each in (described_file["file"], *described_file["deletes"])]
             with told(self.table):
