@@ -22,6 +22,8 @@ MOST_KEYS = 1_000
 """Most keys in one batch."""
 MOST_TOGETHER = 100_000
 """Most entries of all lists or maps together in one batch."""
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+"""It repeats the numbers of a batch's keys as they came. Values are written as JSON before."""
 _DECLARED = {
     "value": "ValueState",
     "list": "ListState",
@@ -68,7 +70,7 @@ def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
             most=MOST_TOGETHER,
         )
         results = [{"key": key, **_body(one, None)} for key, one in zip(keys, lookups, strict=True)]
-        return msgspec.json.encode(
+        return _encode(
             {**_head(job.name, served.record, target), "map_key": question.map_key, "results": results}
         )
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -56,6 +57,10 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True):
     min_checkpoint: int | None = None
     wait: float = 0.0
     at: int | str | None = None
+
+
+_batches = msgspec.json.Decoder(Batch, float_hook=Decimal)
+"""A decimal part of a key stays exact: as a float it would be another key."""
 
 
 class Service:
@@ -123,8 +128,8 @@ class Service:
     async def states(self, request: Request) -> Response:
         name, operator, state = self._authorized(request)
         try:
-            batch = msgspec.json.decode(await _body(request), type=Batch)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            batch = _batches.decode(await _body(request))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ArithmeticError) as error:
             raise UsageError(
                 f'the body is not usable: {error}; send JSON such as {{"keys": [1, 2]}}'
             ) from None

@@ -294,6 +294,12 @@ def test_composite_keys_and_map_keys(tmp_path: Path) -> None:
         ([("a", "str"), ("b", "int")], ' ["x,y", 7]', ("x,y", 7)),
         ([("a", "str"), ("b", "int")], '{"b": 7, "a": "x"}', ("x", 7)),
         ([("a", "date"), ("b", "decimal")], '["2026-01-31", "1.5"]', (date(2026, 1, 31), Decimal("1.5"))),
+        (
+            [("a", "str"), ("b", "decimal")],
+            '["x", 12345678901234567.89]',
+            ("x", Decimal("12345678901234567.89")),
+        ),
+        ([("a", "str"), ("b", "decimal")], '{"a": "x", "b": 1e2}', ("x", Decimal(100))),
     ],
 )
 def test_keys_as_text(key: list[tuple[str, str]], text: str, value: object) -> None:
@@ -316,6 +322,13 @@ def test_keys_as_text(key: list[tuple[str, str]], text: str, value: object) -> N
         ([("a", "str"), ("b", "int")], "[", "is not JSON"),
         ([("a", "str"), ("b", "int")], '{"a": "x"}', "does not have 2 parts"),
         ([("a", "str"), ("b", "int")], "[1, 2]", "key column 'a' is str, and 1 is not one"),
+        ([("a", "str"), ("b", "int")], '["x", 4.0]', "key column 'b' is int, and 4.0 is not one"),
+        ([("a", "str"), ("b", "decimal")], '["x", 1e99999999999999999999]', "is not JSON"),
+        ([("a", "str"), ("b", "int")], "[" * 100_000, r"is not JSON: write \(a str, b int\)"),
+        ([("user", "int")], "9007199254740993.0", "'user' is int"),
+        ([("user", "int")], "1e2", "'user' is int"),
+        ([("user", "bool")], "1", "write true or false"),
+        ([("user", "bool")], "True", "write true or false"),
     ],
 )
 def test_a_key_that_does_not_fit_is_named_with_what_would(

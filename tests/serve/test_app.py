@@ -6,15 +6,21 @@ import http.client
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 
+import stateflow as sf
 from stateflow.checkpoint.pins import list_pins
+from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
+from stateflow.format.keygroups import xxhash64
 from stateflow.serve.access import from_file
-from tests.jobs.queried import QueriedJob, entries_of, filled, opener
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.serializers import serializer_for
+from tests.jobs.queried import QueriedJob, Row, entries_of, filled, opener
 from tests.serve.conftest import TOKEN, Serve, Served, until
 
 ORDERS = "/jobs/orders/operators/balance/states"
@@ -99,6 +105,34 @@ def test_many_keys(served: Served) -> None:
     entries = ask(served, f"{ORDERS}/items", body={"keys": [1, 2], "map_key": "sku1"}).json
     assert [one["value"] for one in entries["results"]] == [1, 1]
     assert entries["map_key"] == "sku1"
+
+
+class Accounts(sf.KeyedProcess[tuple[str, Decimal], Row, Row]):
+    total = sf.ValueState(int, queryable=True)
+    of_whom = sf.MapState(Decimal, int, queryable=True)
+
+    def process(self, key: tuple[str, Decimal], rows: Any, ctx: Any) -> None:
+        """What the test stores, it stores itself."""
+
+
+def test_a_decimal_part_of_a_batchs_key_is_taken_digit_by_digit(tmp_path: Path, serve: Serve) -> None:
+    mine, others = ("ann", Decimal("12345678901234567.89")), ("ann", Decimal("12345678901234568"))
+    job = QueriedJob(
+        tmp_path / "root", process=Accounts, key=(("user", "str"), ("account", "decimal")), retained=1
+    )
+    stored = {}
+    codec, dumps = KeyCodec(["str", "decimal"]), serializer_for(int).dumps
+    for key, value in ((mine, 1), (others, 2)):
+        place = prefix(xxhash64(codec.decode(codec.encode(key), 0)[0]) % 128, job.states["total"].id)
+        stored[place + codec.encode(key) + EMPTY_NAMESPACE] = dumps(value)
+    job.checkpoint(stored)
+    served = serve(job)
+    answer = ask(served, f"{ORDERS}/total", body=b'{"keys": [["ann", 12345678901234567.89]]}')
+    assert json.loads(answer.body, parse_float=Decimal)["results"] == [
+        {"key": list(mine), "found": True, "what": "value", "value": 1, "more": False}
+    ]
+    part = ask(served, f"{ORDERS}/of_whom", body=b'{"keys": [["ann", 1.5]], "map_key": 12345678901234567.89}')
+    assert json.loads(part.body, parse_float=Decimal)["map_key"] == mine[1]
 
 
 def test_what_there_is(job: QueriedJob, serve: Serve) -> None:
@@ -209,6 +243,7 @@ def test_what_cannot_be_answered_says_why(served: Served, path: str, status: int
         (b"{", 400, "the body is not usable"),
         (b'{"keys": ["\xff"]}', 400, "the body is not usable"),
         (b'{"keys": ' + b"[" * 100_000, 400, "the body is not usable"),
+        (b'{"keys": [1e99999999999999999999]}', 400, "the body is not usable"),
         ({}, 400, "missing required field `keys`"),
         ({"keys": [1], "key": 2}, 400, "unknown field `key`"),
         ({"keys": list(range(1001))}, 400, "1001 keys are too many"),

@@ -24,7 +24,6 @@ relation of its own, so that `where` on the key safely opens only the shards of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -42,7 +41,7 @@ from stateflow.spark.state_tables.selection import EVERYTHING, Selection, both, 
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, check_names, configured, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
 from stateflow.spark.state_tables.versions import VersionsReader, versions_reader
-from stateflow.state.keys.text import key_of_plain, key_of_text
+from stateflow.state.keys.text import key_of_plain, key_of_text, plain_of_json
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -181,7 +180,7 @@ def _named_keys(settings: Mapping[str, str], table: Table) -> Selection:
     if "key" in settings:
         return of_keys([key_of_text(operator.key, settings["key"])], operator.key, operator.max_parallelism)
     try:
-        values = json.loads(settings["keys"])
+        values = plain_of_json(settings["keys"])
     except ValueError:
         values = None
     if not isinstance(values, list):

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ Key = Sequence[tuple[str, str]]
 """The columns of a key and their types, as a record keeps them; names may be empty."""
 _FINER = re.compile(r"[.,]\d{6}\d*[1-9]")
 """Digits behind the microseconds, which reading a time would drop."""
+_LENIENT = {"bool": re.compile("true|false"), "int": re.compile("-?[0-9]+")}
+"""Texts that are read as another type. What JSON says beyond that, such as 4.0, goes through a float, which is another key."""
 
 
 def key_of_text(key: Key, text: str) -> Any:
@@ -25,9 +28,10 @@ def key_of_text(key: Key, text: str) -> Any:
         return _part(key[0], text)
     if text.lstrip()[:1] in ("[", "{"):
         try:
-            return key_of_plain(key, json.loads(text))
+            plain = plain_of_json(text)
         except ValueError:
-            raise UsageError(f"the key {text!r} is not JSON: {_shape(key)}") from None
+            raise UsageError(f"the key {shown(text)} is not JSON: {_shape(key)}") from None
+        return key_of_plain(key, plain)
     return key_of_plain(key, text.split(","))
 
 
@@ -44,6 +48,17 @@ def key_of_plain(key: Key, value: Any) -> Any:
     if not isinstance(value, list | tuple) or len(value) != len(key):
         raise UsageError(f"the key {shown(value)} does not have {len(key)} parts: {_shape(key)}")
     return tuple(_part(part, each) for part, each in zip(key, value, strict=True))
+
+
+def plain_of_json(text: str) -> Any:
+    """What a JSON text says, with its decimal numbers exact: as floats they would be other keys. ValueError if it is not JSON."""
+    try:
+        return json.loads(text, parse_float=Decimal)
+    except (
+        ArithmeticError,
+        RecursionError,
+    ) as error:  # an exponent that no Decimal has, or brackets without end
+        raise ValueError(f"JSON beyond what can be read: {type(error).__name__}") from None
 
 
 def forms_of_key(key: Key) -> str:
@@ -66,7 +81,7 @@ def text_of_key(value: Any) -> str:
 def _part(part: tuple[str, str], value: Any) -> Any:
     name, kind = part
     # Only numbers and truth values are read leniently: a lenient datetime would take 5 for five seconds after 1970.
-    lenient = isinstance(value, str) and kind in ("bool", "int")
+    lenient = isinstance(value, str) and kind in _LENIENT and _LENIENT[kind].fullmatch(value) is not None
     try:
         part_value = msgspec.convert(value, BY_NAME[kind].type, strict=not lenient)
     except (msgspec.ValidationError, OverflowError):
@@ -96,5 +111,5 @@ def _shape(key: Key) -> str:
 
 def shown(value: Any) -> str:
     """A value as errors show it: cut when it is long."""
-    text = repr(value)
+    text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
