@@ -97,6 +97,11 @@ def query(
 
 def _note(found: LookupResult, record: Record, key: str, limit: int) -> str:
     note = f"checkpoint {record.slot} of {moment(record.at)}"
+    if not found.found and found.more:
+        return (
+            f"the first entries of key {key} have all expired in {note}, and there are more behind them: read the state as a "
+            "table, with `stateflow state export`"
+        )
     if not found.found:
         note = f"nothing is set for key {key} in {note}"
     elif found.what == "accumulator":

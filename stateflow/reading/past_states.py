@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -80,14 +81,17 @@ class PastStates:
             target = reader.target(asked.operator, asked.name_in(record))
         except NotFoundError:
             return None
-        return reader.look_up(
+        look_up = partial(
+            reader.look_up,
             asked.operator,
             asked.name_in(record),
             target.key_of_text(asked.key),
             None if asked.map_key is None else target.map_key_of_text(asked.map_key),
             namespace=None if asked.namespace is None else target.namespace_of_text(asked.namespace),
-            limit=asked.limit,
         )
+        result = look_up(limit=asked.limit)
+        # Behind very many expired entries there may be live ones: a history may not call them deleted.
+        return look_up(limit=None) if result.more and not result.found else result
 
     def target(self, record: Record, asked: KeyOfState) -> Target:
         """The state in this record, with the key, map key and namespace checked against it."""

@@ -48,8 +48,10 @@ LIMIT = 1000
 OPEN_SHARDS = 64
 MOST_TIMES = 10_000
 """Most instants of a key group that a look-up in a state ordered by time goes through."""
-_EXPIRED_AT_ONCE = 10_000
-"""A look-up skips at most this many expired entries; then it says that there may be more."""
+EXPIRED_AT_ONCE = 10_000
+"""Once it has a live entry, a look-up skips at most this many expired ones; then it says that there may be more."""
+MOST_EXPIRED = 1_000_000
+"""A look-up skips at most this many expired entries in front of the first live one; then it says that there may be more."""
 
 What = Literal["value", "accumulator", "list", "map", "map entry", "timer", "columns"]
 _WHAT: dict[str, What] = {
@@ -75,7 +77,7 @@ class LookupResult:
     what: What
     """An accumulator is what `add` has gathered. Only the job's code can make the result of it."""
     more: bool = False
-    """Whether a list or map has entries beyond the limit."""
+    """Whether a list or map has entries beyond the limit, or, where nothing was found, beyond the expired ones that were skipped."""
 
     @property
     def json(self) -> Any:
@@ -170,11 +172,11 @@ class Target:
             )
         return self.map_codec
 
-    def empty_result(self, suffix: bytes | None) -> LookupResult:
+    def empty_result(self, suffix: bytes | None, *, more: bool = False) -> LookupResult:
         if suffix is not None:
             return LookupResult(False, None, "map entry")
         return LookupResult(
-            False, [] if self.what == "list" else {} if self.what == "map" else None, self.what
+            False, [] if self.what == "list" else {} if self.what == "map" else None, self.what, more
         )
 
 
@@ -365,7 +367,7 @@ class StateReader:
             with opening.scanning:
                 entries, more = _live(opening.backend.scan(full, after(full)), now, limit)
             if not entries:
-                return target.empty_result(suffix)
+                return target.empty_result(suffix, more=more)
             return LookupResult(True, _gathered(target, len(full), entries), target.what, more)
         raw = opening.backend.get(full if suffix is None else full + suffix)
         if raw is None or _expired(raw, now):
@@ -465,7 +467,7 @@ def _flat(operator: OperatorState) -> list[Shard]:
 def _joined(rows: RowsOfJoin, stored: LookupResult, target: Target, limit: int | None) -> LookupResult:
     """The rows of blocks; a block has at least one."""
     if not stored.found:
-        return target.empty_result(None)
+        return target.empty_result(None, more=stored.more)
     blocks = stored.value if isinstance(stored.value, list) else [stored.value]
     found = rows.of(blocks)
     if rows.single:
@@ -489,7 +491,7 @@ def _live(
     for key, raw in entries:
         if _expired(raw, now):
             expired += 1
-            if limit is not None and expired > _EXPIRED_AT_ONCE:
+            if limit is not None and expired > (EXPIRED_AT_ONCE if live else MOST_EXPIRED):
                 return live, True
         elif len(live) == limit:
             return live, True

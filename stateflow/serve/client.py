@@ -207,6 +207,11 @@ def _point(at: int | str | datetime | None) -> Any:
 
 
 def _whole(value: Any, body: Mapping[str, Any], key: Any) -> Any:
+    if body["more"] and not value:
+        raise UsageError(
+            f"the first entries of key {key!r} have all expired, and there are more behind them than one answer looks at: ask for "
+            "a map_key, or read the state as a table, with `stateflow state export`"
+        )
     if body["more"]:
         raise UsageError(
             f"the {body['what']} of key {key!r} has more entries than one answer holds: ask for a map_key, or use look_up "

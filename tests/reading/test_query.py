@@ -18,6 +18,8 @@ from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import END_OF_TIME, Owner, Shard
+from stateflow.reading import query
+from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.reading.query import StateReader, key_from_text, unknown_operator
 from stateflow.reading.snapshots import checkpoint_reader
 from stateflow.state.backends.openings import OpenShards
@@ -222,6 +224,39 @@ def test_a_list_or_map_is_bounded_and_says_that_there_is_more(tmp_path: Path, ba
     assert list(reader.look_up("balance", "items", 1, limit=2).value) == ["sku000", "sku001"]
     assert reader.look_up("balance", "log", 1, limit=2).value == ["sku000", "sku001"]
     assert len(reader.get("balance", "items", 1)) == 50
+    reader.close()
+
+
+def behind_expired_entries(job: QueriedJob) -> None:
+    """Twenty entries of user 1 whose hour is up, in front of a live one."""
+    harness = sf.testing.KeyedHarness(Balance)
+    harness.rows(*(Row(1, f"sku{number:03d}") for number in range(20)))
+    harness.advance(now=timedelta(minutes=30))
+    harness.rows(Row(1, "the live one"))
+    job.checkpoint(entries_of(harness))
+    job.clock.forward(minutes=70)
+
+
+def test_expired_entries_in_front_hide_no_live_one(
+    job: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind_expired_entries(job)
+    reader = job.reader(tmp_path / "host")
+    monkeypatch.setattr(query, "EXPIRED_AT_ONCE", 5)
+    assert reader.look_up("balance", "last", 1).value == ["the live one"]
+    assert reader.look_up("balance", "carts", 1).value == {"the live one": 1}
+    monkeypatch.setattr(query, "MOST_EXPIRED", 5)
+    for state, nothing in (("last", []), ("carts", {})):
+        found = reader.look_up("balance", state, 1)
+        assert (found.found, found.value, found.more) == (False, nothing, True)
+        assert len(reader.get("balance", state, 1)) == 1
+        past = PastStates(job.place(tmp_path / "host")).look_up(
+            job.head(),
+            KeyOfState("balance", state, "1"),
+            at=msgspec.structs.replace(job.head(), now=job.clock()),
+        )
+        assert past is not None
+        assert len(past.value) == 1, "a history may not call it deleted"
     reader.close()
 
 

@@ -25,7 +25,7 @@ from stateflow.errors import (
 from stateflow.serve.client import StateClient
 from stateflow.serve.problems import document, error_of
 from tests.jobs.queried import QueriedJob, Row, entries_of, filled
-from tests.reading.test_query import Composite
+from tests.reading.test_query import Composite, behind_expired_entries
 from tests.refusals.refusal import refused
 from tests.serve.conftest import TOKEN, Serve, Served
 
@@ -69,6 +69,21 @@ def test_a_map_that_does_not_fit_into_an_answer_is_an_error_and_never_cut_short(
             client.get_many("orders", "balance", "log", [1])
         whole = client.look_up("orders", "balance", "items", 1, limit=2000)
         assert (len(whole["value"]), whole["more"]) == (1001, False)
+
+
+def test_a_map_whose_live_entries_lie_too_far_back_is_an_error_and_never_called_empty(
+    job: QueriedJob, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind_expired_entries(job)
+    monkeypatch.setattr("stateflow.reading.query.MOST_EXPIRED", 5)
+    with serve(job).client() as client:
+        for state in ("carts", "last"):
+            with refused(UsageError, "key 1", "`stateflow state export`"):
+                client.get("orders", "balance", state, 1)
+            with refused(UsageError, "key 1", "`stateflow state export`"):
+                client.get_many("orders", "balance", state, [1])
+            assert client.look_up("orders", "balance", state, 1)["more"] is True
+        assert client.get("orders", "balance", "carts", 1, "the live one") == 1
 
 
 def test_errors_are_those_of_the_library(served: Served) -> None:

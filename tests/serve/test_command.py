@@ -23,6 +23,7 @@ from stateflow.serve.client import StateClient
 from stateflow.storage.roots import open_store
 from tests.jobs.builder import T0
 from tests.jobs.queried import QueriedJob, entries_of, filled
+from tests.reading.test_query import behind_expired_entries
 from tests.serve.command import app
 from tests.serve.conftest import until
 
@@ -73,6 +74,17 @@ def test_query_says_what_a_state_holds(job: QueriedJob, command: Any) -> None:
     assert (nothing.exit_code, nothing.stdout) == (0, "")
     assert "nothing is set for key 999" in nothing.stderr
     assert list_pins(job.store, job.layout) == []
+
+
+def test_query_does_not_call_a_key_empty_of_which_only_the_first_entries_have_expired(
+    job: QueriedJob, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind_expired_entries(job)
+    monkeypatch.setattr("stateflow.reading.query.MOST_EXPIRED", 5)
+    monkeypatch.setattr("time.time_ns", lambda: job.clock() * 1000)
+    said = command("query", "orders", "balance", "carts", 1, "--checkpoint-dir", job.root)
+    assert (said.exit_code, said.stdout) == (0, "")
+    assert "`stateflow state export`" in said.stderr
 
 
 def test_query_as_json(job: QueriedJob, command: Any) -> None:
