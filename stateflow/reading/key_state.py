@@ -49,6 +49,9 @@ class EntriesShard:
         found = self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
         return iter([(key, self._entries[key]) for key in found])
 
+    def scan_parts(self, begin: bytes, end: bytes, at: int, part: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return (entry for entry in self.scan(begin, end) if entry[0].startswith(part, at))
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -31,7 +31,7 @@ from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorState, Record, Shard, StateSchema
 from stateflow.reading.rows_of_joins import RowsOfJoin, rows_of_join
-from stateflow.state.backends.base import OpenShard, ReadShard
+from stateflow.state.backends.base import OnePassShard, OpenShard, ReadShard
 from stateflow.state.backends.openings import Opening, OpenShards
 from stateflow.state.expiry.ttl import expired_until
 from stateflow.state.keys.codec import KeyCodec
@@ -523,12 +523,32 @@ def _parts(types: Sequence[str]) -> Callable[[bytes, int], tuple[Any, ...]]:
 def _at_times(
     target: Target, backend: ReadShard, full: bytes, now: int | None, limit: int | None
 ) -> LookupResult:
-    """The entries of a key in a state that is ordered by time, each with its time. From each time that there is in the key group
-    it goes on to the next one, whatever lies between."""
-    begin, key = full[:PREFIX_WIDTH], full[PREFIX_WIDTH:]
-    end, at, times = after(begin), begin, 0
+    """The entries of a key in a state that is ordered by time, each with its time."""
     found: list[dict[str, Any]] = []
     most = MOST_TIMES if limit is None else min(limit, MOST_TIMES)
+    for own, stored in _by_time(target, backend, full):
+        moment = {"at": instant(read_timestamp(own, PREFIX_WIDTH))}
+        entries = _live(stored, now, None)[0]
+        found += [moment | entry for entry in _gathered(target, len(own), entries)]
+        if len(found) > most:
+            break
+    if not found:
+        return target.empty_result(None)
+    return LookupResult(True, found[:most], target.what, len(found) > most)
+
+
+def _by_time(
+    target: Target, backend: ReadShard, full: bytes
+) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
+    """The entries of a key at each time, with what their keys begin with. A database goes on from each time that there is in the key
+    group to the next one, whatever lies between."""
+    begin, key = full[:PREFIX_WIDTH], full[PREFIX_WIDTH:]
+    end, at, times = after(begin), begin, 0
+    if isinstance(backend, OnePassShard):
+        behind = PREFIX_WIDTH + TIME_WIDTH
+        of_key = backend.scan_parts(begin, end, behind, key)
+        yield from itertools.groupby(of_key, key=lambda entry: entry[0][: behind + len(key)])
+        return
     while (first := next(iter(backend.scan(at, end)), None)) is not None:
         times += 1
         if times > MOST_TIMES:
@@ -537,16 +557,9 @@ def _at_times(
                 "this key's: read it as a table, with `stateflow state export`"
             )
         time = first[0][: PREFIX_WIDTH + TIME_WIDTH]
-        moment = {"at": instant(read_timestamp(first[0], PREFIX_WIDTH))}
         own = time + key
-        entries = _live(backend.scan(own, after(own)), now, None)[0]
-        found += [moment | entry for entry in _gathered(target, len(own), entries)]
-        if len(found) > most:
-            break
+        yield own, backend.scan(own, after(own))
         at = after(time)
-    if not found:
-        return target.empty_result(None)
-    return LookupResult(True, found[:most], target.what, len(found) > most)
 
 
 def _times(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ import pytest
 
 import stateflow as sf
 from stateflow.errors import UsageError
+from stateflow.format.keygroups import key_group
 from stateflow.reading import query
+from stateflow.reading.files.sst import FileEntry, SstFile
+from stateflow.reading.history import history_of_key
+from stateflow.reading.key_state import EntriesShard, key_state
+from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.testing import ColumnarHarness
 from tests.jobs.queried import QueriedJob
 from tests.refusals.refusal import refused
@@ -30,10 +36,15 @@ def harness(declare: Callable[[Any], Any], **key: Any) -> ColumnarHarness:
 
 
 def reader(run: ColumnarHarness, folder: Path) -> query.StateReader:
-    job = QueriedJob(folder / "root", operator="op", backend="memory")
+    job = checkpointed(run, folder, "rocksdb")
+    return job.reader(folder / "host")
+
+
+def checkpointed(run: ColumnarHarness, folder: Path, backend: str) -> QueriedJob:
+    job = QueriedJob(folder / "root", operator="op", backend=backend)
     job.states = dict(run._spec.states)
     job.checkpoint(dict(run._backend.scan(b"", b"\xff" * 8)))
-    return job.reader(folder / "host")
+    return job
 
 
 def row(user: int, sku: str, amount: float, minute: int) -> dict[str, Any]:
@@ -81,6 +92,71 @@ def test_what_open_windows_hold_so_far_can_be_asked_by_key(
     with refused(UsageError, "as a table", "`stateflow state export`"):
         asked.get("op", "windows", 4)
     asked.close()
+
+
+def windows_of_two_keys(count: int) -> tuple[ColumnarHarness, int, int]:
+    """So many windows of a key, and one of another key of the same key group."""
+    run = harness(
+        lambda keyed: keyed.window(sf.tumbling("1 minute"), lateness="30 days").aggregate(
+            "op", "user long, window_start timestamp, n long", n=sf.count(),
+        )
+    )  # fmt: skip
+    other = next(user for user in range(2, 10_000) if key_group(user, 128) == key_group(1, 128))
+    run.rows(*(row(1, "tea", 1.0, minute) for minute in range(count)), row(other, "tea", 1.0, count // 2))
+    return run, 1, other
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
+def test_the_past_of_a_state_ordered_by_time_is_read_once_and_not_once_per_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    run, busy, other = windows_of_two_keys(300)
+    job = checkpointed(run, tmp_path, backend)
+    first = job.head()
+    job.checkpoint(dict(run._backend.scan(b"", b"\xff" * 8)))
+    decoded: Counter[str] = Counter()
+    read = SstFile.entries
+
+    def counted(file: SstFile, begin: bytes | None = None, end: bytes | None = None) -> Iterator[FileEntry]:
+        for entry in read(file, begin, end):
+            decoded[file.name] += 1
+            yield entry
+
+    monkeypatch.setattr(SstFile, "entries", counted)
+    monkeypatch.setattr(query, "MOST_TIMES", 250)
+    records = [first, job.head()]
+    for key, found, more in ((busy, 250, True), (other, 1, False)):
+        decoded.clear()
+        states = PastStates(job.place(tmp_path / "host"))
+        history = history_of_key(records, states, KeyOfState("op", "windows", str(key)))
+        (version,) = history.versions
+        assert version.result is not None
+        assert (len(version.result.value), version.result.more) == (found, more)
+        times = [window["at"] for window in version.result.value]
+        assert times == sorted(times)
+        assert max(decoded.values(), default=301) <= 2 * 301, (
+            "a file may be gone through for each look-up, not for each window"
+        )
+
+
+def test_the_state_of_a_key_with_many_windows_is_gone_through_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, busy, _ = windows_of_two_keys(300)
+    reader = checkpointed(run, tmp_path, "rocksdb").reader(tmp_path / "host")
+    held = key_state(reader, "op", busy, now=0, watermark=None)
+    read: list[bytes] = []
+    scan = EntriesShard.scan
+
+    def counted(shard: EntriesShard, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for entry in scan(shard, begin, end):
+            read.append(entry[0])
+            yield entry
+
+    monkeypatch.setattr(EntriesShard, "scan", counted)
+    assert len(held.look_up("windows").value) == 300
+    assert len(read) == 300
+    reader.close()
 
 
 def test_states_are_closed_to_those_who_ask_unless_they_opt_in() -> None:

@@ -44,7 +44,7 @@ class StateFiles:
     def __init__(self, store_of: Callable[[str], Store], cache: FileCache) -> None:
         """`store_of` opens the store of a `FileRef.base`."""
         self.store_of, self.cache = store_of, cache
-        self._entries: dict[tuple[Identity, bytes, bytes], tuple[FileEntry, ...]] = {}
+        self._entries: dict[tuple[Identity, bytes, bytes, int, bytes], tuple[FileEntry, ...]] = {}
         self._ranges: dict[Identity, tuple[DeletedRange, ...]] = {}
         self._manifests: dict[Identity, list[LiveFile]] = {}
         self._memory: dict[Identity, MemoryBackend] = {}
@@ -100,18 +100,20 @@ class StateFiles:
             ) from None
 
     def contents(
-        self, ref: FileRef, begin: bytes, end: bytes
+        self, ref: FileRef, begin: bytes, end: bytes, at: int = 0, part: bytes = b""
     ) -> tuple[Sequence[FileEntry], Sequence[DeletedRange]]:
-        """What a file says of the keys from `begin` to `end`, exclusive."""
+        """What a file says of the keys from `begin` to `end`, exclusive, that have `part` from byte `at` on."""
         own = identity(ref)
+        asked = (own, begin, end, at, part)
         with self._lock:
-            entries, ranges = self._entries.get((own, begin, end)), self._ranges.get(own)
+            entries, ranges = self._entries.get(asked), self._ranges.get(own)
         if entries is None or ranges is None:
             file = self.sst(ref)
             ranges = tuple(file.deleted_ranges())
-            entries = tuple(file.entries(begin, end))
+            # Only what was asked for is kept: between the entries of one key there may be those of a million others.
+            entries = tuple(entry for entry in file.entries(begin, end) if entry.key.startswith(part, at))
             with self._lock:
-                self._entries[own, begin, end], self._ranges[own] = entries, ranges
+                self._entries[asked], self._ranges[own] = entries, ranges
         return entries, ranges
 
     def entries(
@@ -189,6 +191,13 @@ class ShardFiles:
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """In key order, from `begin` to `end`, exclusive."""
         return self.files.entries(self.shard, begin, end, self.files.contents)
+
+    def scan_parts(self, begin: bytes, end: bytes, at: int, part: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Of a scan the entries whose keys have `part` from byte `at` on."""
+        found = self.files.entries(
+            self.shard, begin, end, lambda ref, begin, end: self.files.contents(ref, begin, end, at, part)
+        )
+        return (entry for entry in found if entry[0].startswith(part, at))
 
     def close(self) -> None:
         """Nothing is open."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stateflow.format.records import FileRef, Shard
 from stateflow.state.backends.line import Line
@@ -48,6 +48,15 @@ class ReadShard(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class OnePassShard(Protocol):
+    """A shard whose scans cost what lies in their range, however little of it is taken: it is gone through once."""
+
+    def scan_parts(self, begin: bytes, end: bytes, at: int, part: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Of a scan the entries whose keys have `part` from byte `at` on."""
+        ...
 
 
 class Backend(Protocol):

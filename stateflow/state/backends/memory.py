@@ -135,6 +135,9 @@ class MemoryBackend:
         entries = self._opened
         return iter([(key, entries[key]) for key in self._between(begin, end) if key in entries])
 
+    def scan_parts(self, begin: bytes, end: bytes, at: int, part: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return (entry for entry in self.scan(begin, end) if entry[0].startswith(part, at))
+
     def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
         for begin in begins:
             yield list(self.scan(begin, after(begin)))
