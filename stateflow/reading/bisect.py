@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.reading.diff import ComparedSnapshot, Differences, EntryChange
 from stateflow.reading.past_states import (
     KeyOfState,
+    NoSuchEntriesError,
     PastStates,
     nothing_stored,
     number_of_checkpoints,
@@ -99,7 +99,7 @@ def first_of_key(
         if at not in values:
             try:
                 result = states.look_up(records[at], asked)
-            except UsageError:
+            except NoSuchEntriesError:
                 result = None  # the state had no such entries then
             is_there = result is not None and result.found
             found_any = found_any or is_there

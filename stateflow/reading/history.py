@@ -17,6 +17,7 @@ from stateflow.format.records import Record, Shard, StateSchema
 from stateflow.reading.files.shard_files import Identity, identity
 from stateflow.reading.past_states import (
     KeyOfState,
+    NoSuchEntriesError,
     PastStates,
     gone,
     nothing_stored,
@@ -178,7 +179,7 @@ def _versions(
             continue
         try:
             result = ahead.look_up(record)
-        except UsageError:
+        except NoSuchEntriesError:
             result = None  # the state had no such entries then
         except StateflowError as error:
             if not gone(error):
@@ -260,7 +261,7 @@ def _expired(before: Record, record: Record, states: PastStates, asked: KeyOfSta
         return False
     try:
         result = states.look_up(before, asked, at=record)
-    except UsageError:
+    except NoSuchEntriesError:
         return False
     return result is not None and not result.found
 

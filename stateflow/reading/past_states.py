@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stateflow.errors import CorruptError, NotFoundError
+from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import Record
 from stateflow.format.state_names import names_along
 from stateflow.reading.files.shard_files import ShardFiles, StateFiles
@@ -26,6 +26,11 @@ READERS = 32
 """Requests at once to a store over a network."""
 DISK_READERS = 4
 """Records read at once from a disk. Each waits until the disk keeps its name, which on a busy machine takes a millisecond."""
+
+
+class NoSuchEntriesError(UsageError):
+    """A record's state cannot have the entries that are asked for: its keys, map keys or namespaces are of another kind. Whoever looks
+    through many records takes it for nothing, and no other refusal."""
 
 
 @dataclass(frozen=True)
@@ -73,21 +78,19 @@ class PastStates:
         return file_reader(replace(self.context, clock=lambda: clock.now or clock.at), seen, self.files)
 
     def look_up(self, record: Record, asked: KeyOfState, *, at: Record | None = None) -> LookupResult | None:
-        """What the state held for the key; None where the record has no such state."""
+        """What the state held for the key; None where the record has no such state. NoSuchEntriesError where it has other keys."""
         with self._counting:
             self.look_ups += 1
         reader = self.reader(record, at=at)
         try:
             target = reader.target(asked.operator, asked.name_in(record))
+            key, map_key, namespace = _checked(target, asked)
         except NotFoundError:
             return None
+        except UsageError as error:
+            raise NoSuchEntriesError(str(error)) from None
         look_up = partial(
-            reader.look_up,
-            asked.operator,
-            asked.name_in(record),
-            target.key_of_text(asked.key),
-            None if asked.map_key is None else target.map_key_of_text(asked.map_key),
-            namespace=None if asked.namespace is None else target.namespace_of_text(asked.namespace),
+            reader.look_up, asked.operator, asked.name_in(record), key, map_key, namespace=namespace
         )
         result = look_up(limit=asked.limit)
         # Behind very many expired entries there may be live ones: a history may not call them deleted.
@@ -96,11 +99,19 @@ class PastStates:
     def target(self, record: Record, asked: KeyOfState) -> Target:
         """The state in this record, with the key, map key and namespace checked against it."""
         target = self.reader(record).target(asked.operator, asked.name_in(record))
-        key: Any = target.key_of_text(asked.key)
-        target.place(key, None if asked.namespace is None else target.namespace_of_text(asked.namespace))
-        if asked.map_key is not None:
-            target.entry(target.map_key_of_text(asked.map_key))
+        _checked(target, asked)
         return target
+
+
+def _checked(target: Target, asked: KeyOfState) -> tuple[Any, Any, Any]:
+    """The key, map key and namespace, which fit the state; else UsageError."""
+    key: Any = target.key_of_text(asked.key)
+    namespace = None if asked.namespace is None else target.namespace_of_text(asked.namespace)
+    target.place(key, namespace)
+    map_key = None if asked.map_key is None else target.map_key_of_text(asked.map_key)
+    if map_key is not None:
+        target.entry(map_key)
+    return key, map_key, namespace
 
 
 def nothing_stored(record: Record, asked: KeyOfState) -> str:
@@ -166,6 +177,7 @@ __all__ = [
     "DISK_READERS",
     "READERS",
     "KeyOfState",
+    "NoSuchEntriesError",
     "PastStates",
     "file_reader",
     "gone",

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.errors import NotFoundError
+from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import FileRef
 from stateflow.jobs.job import Job
 from stateflow.reading.bisect import first_of_key
@@ -19,10 +19,12 @@ from stateflow.reading.history import history_of_key
 from stateflow.reading.key_state import last_changes
 from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.reading.predicates import function
+from stateflow.reading.query import StateReader
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.cache import FileCache
 from stateflow.storage.local import LocalStore
 from tests.reading.grown import EVERY_KIND, TOTAL, GrownJob, full
+from tests.refusals.refusal import refused
 
 _int = serializer_for(int)
 ASKED = KeyOfState("balance", "total", "1")
@@ -161,3 +163,18 @@ def test_a_search_among_a_thousand_checkpoints_looks_at_ten(
     first = next((at for at in range(1000) if at * len(kept) // 1000 // 3 * 3 >= wanted), None)
     assert (found.record and found.record.slot) == first
     assert 9 <= found.look_ups <= 10
+
+
+def test_a_look_up_that_is_refused_is_not_taken_for_nothing(
+    job: GrownJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise UsageError("more than can be read: export the state")
+
+    monkeypatch.setattr(StateReader, "look_up", refuse)
+    records, states = [job.at(slot) for slot in job.models], PastStates(job.place(tmp_path / "host"))
+    with refused(UsageError, "export the state"):
+        history_of_key(records, states, ASKED)
+    for scan in (True, False):
+        with refused(UsageError, "export the state"):
+            first_of_key(records, states, ASKED, function("nothing", lambda value: value is None), scan=scan)
