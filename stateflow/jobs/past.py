@@ -24,7 +24,7 @@ from stateflow.checkpoint.names import (
 )
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.reading.bisect import FirstBad, first_of_any, first_of_key
 from stateflow.reading.diff import (
@@ -36,7 +36,14 @@ from stateflow.reading.diff import (
 )
 from stateflow.reading.history import KeyHistory, history_of_key
 from stateflow.reading.key_state import as_last_argument, last_changes
-from stateflow.reading.past_states import DISK_READERS, READERS, KeyOfState, PastStates, other_names
+from stateflow.reading.past_states import (
+    DISK_READERS,
+    READERS,
+    KeyOfState,
+    PastStates,
+    gone,
+    other_names,
+)
 from stateflow.reading.predicates import Predicate, condition
 from stateflow.reading.snapshots import ReaderContext, reader_context
 from stateflow.savepoints.format import read_savepoint
@@ -45,6 +52,10 @@ if TYPE_CHECKING:
     from stateflow.debugging.trial import Run, Trial
     from stateflow.debugging.written_test import Expectation
     from stateflow.pipelines.pipeline import Pipeline
+
+
+_SEARCHES = 3
+"""How often a bisection begins before it gives up on checkpoints that are collected."""
 
 
 def kept_records(job: JobHandle, log: Log, since: str = "", until: str = "") -> list[Record]:
@@ -134,10 +145,33 @@ def first_bad(
     until: str = "",
     scan: bool = False,
 ) -> FirstBad:
-    """Without a key: over all keys of the state."""
-    records = kept_records(job, _log(job), since, until)
-    context = _context(job, options)
-    states = PastStates(context)
+    """Without a key: over all keys of the state. If a clean-up takes checkpoints meanwhile, it begins again with those that are left."""
+    states = PastStates(_context(job, options))
+    for _ in range(_SEARCHES):
+        records = kept_records(job, _log(job), since, until)
+        try:
+            return _first_bad(records, states, operator, state, key, predicate, map_key, namespace, scan=scan)
+        except (CorruptError, NotFoundError) as error:
+            left = {record.slot for record in complete_records(_log(job))} if gone(error) else set()
+            if not gone(error) or left.issuperset(record.slot for record in records):
+                raise
+    raise NotFoundError(
+        f"checkpoints of job {job.name!r} are collected faster than they are searched: search the newer ones with --since"
+    )
+
+
+def _first_bad(
+    records: Sequence[Record],
+    states: PastStates,
+    operator: str,
+    state: str,
+    key: str | None,
+    predicate: Predicate | str,
+    map_key: str | None,
+    namespace: str | None,
+    *,
+    scan: bool,
+) -> FirstBad:
     try:
         schema = states.reader(records[-1]).target(operator, state).schema
     except NotFoundError as error:
@@ -156,7 +190,7 @@ def first_bad(
     else:
         unfit = ()
     if key is None:
-        found = first_of_any(records, context, operator, state, predicate)
+        found = first_of_any(records, states.context, operator, state, predicate)
     else:
         asked = KeyOfState(operator, state, key, map_key, namespace, limit=None)
         found = first_of_key(records, states, asked, predicate, scan=scan)
