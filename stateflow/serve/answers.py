@@ -11,9 +11,10 @@ import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Record, StateSchema
+from stateflow.format.state_names import names_along
 from stateflow.reading.query import LIMIT, LookupResult, Target
 from stateflow.serve.access import Grant
-from stateflow.serve.follow import FollowedJob, Served
+from stateflow.serve.follow import FollowedJob, Served, Then
 from stateflow.serve.problems import Refusal
 
 MOST_ENTRIES = 10_000
@@ -41,7 +42,7 @@ class Question:
     state: str
     map_key: Any = None
     limit: int = LIMIT
-    then: Record | None = None
+    then: Then | None = None
     """The checkpoint that was asked for; None: the newest."""
 
 
@@ -100,30 +101,50 @@ def _reading(job: FollowedJob, then: Record | None) -> AbstractContextManager[Se
 @contextmanager
 def _asked(job: FollowedJob, question: Question) -> Iterator[tuple[Served, Target]]:
     """The checkpoint and the state. A state that has stopped to be served is not served from the past either."""
-    with _reading(job, question.then) as served:
-        target = _queryable(served.reader.target(question.operator, question.state))
-        if question.then is not None:
-            with job.reading() as newest:
-                operator = newest.record.operators.get(question.operator)
-                if operator is not None and question.state in operator.states:
-                    _queryable(newest.reader.target(question.operator, question.state))
+    then = question.then
+    with _reading(job, None if then is None else then.record) as served:
+        target = served.reader.target(question.operator, question.state)
+        _refuse_closed(target.operator, target.name, target.schema)
+        if then is not None and then.later:
+            _refuse_closed_since(then, question.operator, question.state)
         yield served, target
 
 
-def _queryable(target: Target) -> Target:
-    if target.schema.queryable:
-        return target
-    kind = _DECLARED.get(target.schema.kind)
+def _refuse_closed_since(then: Then, uid: str, state: str) -> None:
+    """Follows the state under all its names from then to the newest record."""
+    states = [
+        owner.states if (owner := record.operators.get(uid)) is not None else {}
+        for record in (then.record, *then.later)
+    ]
+    names = names_along(states, state)
+    for name, declared in zip(names, states, strict=True):
+        if name is not None:
+            _refuse_closed(uid, name, declared[name])
+    if names[-1] is None:
+        # Whether it may still be read, nobody says any more: it may have been removed because nobody was to read it.
+        raise Refusal(
+            403,
+            UsageError(
+                f"state {state!r} of operator {uid!r} is gone since checkpoint {then.record.slot}, and is not served from the past: "
+                "`stateflow query --at` shows it to those who may read the checkpoints"
+            ),
+        )
+
+
+def _refuse_closed(uid: str, name: str, schema: StateSchema) -> None:
+    if schema.queryable:
+        return
+    kind = _DECLARED.get(schema.kind)
     advice = (
         f"opt in with sf.{kind}(..., queryable=True) and run the job once"
         if kind
         else "opt in with sf.columns(..., queryable=True), or with queryable=True of the operator, and run the job once"
-        if target.schema.kind == "columns"
+        if schema.kind == "columns"
         else "timers cannot opt in; `stateflow query` shows them"
     )
     raise Refusal(
         403,
-        UsageError(f"state {target.name!r} of operator {target.operator!r} is not queryable: {advice}"),
+        UsageError(f"state {name!r} of operator {uid!r} is not queryable: {advice}"),
     )
 
 

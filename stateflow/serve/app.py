@@ -16,12 +16,11 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
-from stateflow.format.records import Record
 from stateflow.reading.query import LIMIT
 from stateflow.serve import description
 from stateflow.serve.access import Access, Grant
 from stateflow.serve.answers import MOST_ENTRIES, MOST_KEYS, Question, answer, answer_many, describe
-from stateflow.serve.follow import FollowedJob, FollowedJobs
+from stateflow.serve.follow import FollowedJob, FollowedJobs, Then
 from stateflow.serve.problems import (
     RETRY_AFTER,
     Refusal,
@@ -110,7 +109,7 @@ class Service:
         parameters = _parameters(request, frozenset({"at"}))
         job = await self._job(name)
         then = await self._then(job, parameters.get("at"))
-        return _json(await self._turns.take(partial(describe, job, grant, then)))
+        return _json(await self._turns.take(partial(describe, job, grant, None if then is None else then.record)))
 
     async def state(self, request: Request) -> Response:
         name, operator, state = self._authorized(request)
@@ -178,7 +177,7 @@ class Service:
 
     async def _then(
         self, job: FollowedJob, at: Any, minimum: Any = None, request: Request | None = None
-    ) -> Record | None:
+    ) -> Then | None:
         """The older checkpoint that a request asks for."""
         if at is None:
             return None

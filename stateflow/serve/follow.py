@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, list_jobs, read_identity, read_log
-from stateflow.checkpoint.names import head_of, parse, slot_of
+from stateflow.checkpoint.names import complete_records, head_of, parse, slot_of
 from stateflow.checkpoint.pins import list_pins, pin, release
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
@@ -33,6 +33,15 @@ class Served:
     reader: StateReader
     pin: str = ""
     users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """An older checkpoint that was asked for, and what came after it."""
+
+    record: Record
+    later: Sequence[Record]
+    """The kept records after it, which ascend."""
 
 
 class FollowedJob:
@@ -73,11 +82,12 @@ class FollowedJob:
             with self._lock:
                 served.users -= 1
 
-    def kept(self, name: str) -> Record:
+    def kept(self, name: str) -> Then:
         """An older checkpoint, by slot, tag or time. It uses the store, as `refresh` does."""
         job = JobHandle(self._store, self._layout, clock=self._context.clock, ids=self._ids)
         log = job.log()
-        return log.record(slot_of(parse(name), job, log))
+        record = log.record(slot_of(parse(name), job, log))
+        return Then(record, [each for each in complete_records(log) if each.slot > record.slot])
 
     @contextmanager
     def reading_kept(self, record: Record) -> Iterator[Served]:

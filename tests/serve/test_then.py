@@ -167,6 +167,39 @@ def test_a_state_that_has_stopped_to_be_served_is_not_served_from_the_past(
     assert ask(served, f"{ORDERS}/items?key=1&at={first}").json["value"] == {"sku0": 1, "sku1": 1}
 
 
+@pytest.mark.parametrize("after", ["renamed", "renamed and opted in again", "removed", "operator removed"])
+def test_a_state_that_opted_out_stays_closed_whatever_became_of_it(
+    job: QueriedJob, serve: Serve, after: str
+) -> None:
+    first = job.checkpoint(entries_of(filled(1)))
+    closed = msgspec.structs.replace(job.states["total"], queryable=False)
+    job.states = {**job.states, "total": closed}
+    job.checkpoint(entries_of(filled(1)))
+    job.states = {name: schema for name, schema in job.states.items() if name != "total"}
+    if "renamed" in after:
+        job.states["amount"] = msgspec.structs.replace(
+            closed, aliases=("total",), former=("total",), queryable="again" in after
+        )
+    if after == "operator removed":
+        job.operator = "other"
+    job.checkpoint(entries_of(filled(1)))
+    assert ask(serve(job), f"{ORDERS}/total?key=1&at={first}").status == 403
+
+
+def test_a_state_that_is_gone_is_not_served_from_the_past_and_one_that_was_renamed_is(
+    job: QueriedJob, serve: Serve
+) -> None:
+    first = job.checkpoint(entries_of(filled(1)))
+    total = job.states["total"]
+    job.states = {name: schema for name, schema in job.states.items() if name not in ("total", "items")}
+    job.states["amount"] = msgspec.structs.replace(total, aliases=("total",), former=("total",))
+    job.checkpoint(entries_of(filled(1)))
+    served = serve(job)
+    assert ask(served, f"{ORDERS}/total?key=1&at={first}").json["value"] == 1.0
+    gone = ask(served, f"{ORDERS}/items?key=1&at={first}")
+    assert (gone.status, "`stateflow query --at`" in gone.error) == (403, True), gone.error
+
+
 def test_a_state_that_was_not_served_then_is_refused(job: QueriedJob, serve: Serve) -> None:
     states = job.states
     job.states = {**states, "total": msgspec.structs.replace(states["total"], queryable=False)}
