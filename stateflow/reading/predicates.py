@@ -50,18 +50,19 @@ def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicat
         raise UsageError(
             f"values of kind {schema.kind} with the type {schema.value} have no columns for a condition: {otherwise}"
         )
+    struct = [name for name, _ in fields] != ["value"] or _is_struct(schema)
+    own = dict(fields)
+    former = {_former(name, struct): name for name in own}
+    columns = {**own, **{name: own[of] for name, of in former.items() if name not in own}}
     rows = RowType(
-        "the state",
-        tuple(
-            Field(name, kind)
-            for prefix in ("", f"{PREVIOUS}_")
-            for name, kind in ((_name(prefix, name), kind) for name, kind in fields)
-        ),
-        make=tuple,
-        typed=False,
+        "the state", tuple(Field(name, kind) for name, kind in columns.items()), make=tuple, typed=False
     )
     expression = condition_of(what, text, rows, otherwise)
-    struct = [name for name, _ in fields] != ["value"] or _is_struct(schema)
+    used = set(expression.columns())
+    for name in sorted(used & own.keys() & former.keys()):
+        raise UsageError(
+            f"{what}: {name!r} is a field of the state, and would be the former value of its field {former[name]!r}, too: {otherwise}"
+        )
 
     def of_each(pairs: Sequence[_Pair]) -> Iterator[bool]:
         # A command that evaluates no condition does not wait for pyarrow.
@@ -69,7 +70,10 @@ def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicat
 
         from stateflow.pipelines.conditions.evaluation import holds
 
-        values = [{**_row("", now, struct), **_row(f"{PREVIOUS}_", before, struct)} for now, before in pairs]
+        values = [
+            {_former(name, struct): one for name, one in _row(before, struct).items()} | _row(now, struct)
+            for now, before in pairs
+        ]
         try:
             yield from holds(
                 expression, lambda name: pa.array([row.get(name) for row in values]), len(values)
@@ -85,21 +89,22 @@ def condition(text: str, schema: StateSchema, what: str = "--first") -> Predicat
                     f"{what}: {text!r} compares values of two types: {error}; {otherwise}"
                 ) from error
 
-    return Predicate(text, of_each, any(name.startswith(PREVIOUS) for name in expression.columns()))
+    return Predicate(text, of_each, bool(used & former.keys()))
 
 
 def _is_struct(schema: StateSchema) -> bool:
     return schema.kind != "timer" and not list(_of_tree("value", schema_text.read_schema(schema.value)))
 
 
-def _name(prefix: str, name: str) -> str:
-    return PREVIOUS if prefix and name == "value" else f"{prefix}{name}"
+def _former(name: str, struct: bool) -> str:
+    """What a condition calls the value in the checkpoint before."""
+    return f"{PREVIOUS}_{name}" if struct else PREVIOUS
 
 
-def _row(prefix: str, value: Any, struct: bool) -> dict[str, Any]:
-    if struct and isinstance(value, dict):
-        return {f"{prefix}{name}": one for name, one in value.items()}
-    return {_name(prefix, "value"): value}
+def _row(value: Any, struct: bool) -> dict[str, Any]:
+    if not struct:
+        return {"value": value}
+    return value if isinstance(value, dict) else {}
 
 
 def _fields(schema: StateSchema) -> list[tuple[str, str]]:

@@ -109,7 +109,9 @@ class Service:
         parameters = _parameters(request, frozenset({"at"}))
         job = await self._job(name)
         then = await self._then(job, parameters.get("at"))
-        return _json(await self._turns.take(partial(describe, job, grant, None if then is None else then.record)))
+        return _json(
+            await self._turns.take(partial(describe, job, grant, None if then is None else then.record))
+        )
 
     async def state(self, request: Request) -> Response:
         name, operator, state = self._authorized(request)
