@@ -17,7 +17,6 @@ from stateflow.errors import IncompatibleError
 from stateflow.format.instants import instant
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, CODED, FIXED_COLUMNS, SCALARS, SHORT_MASK
-from stateflow.state.keys.text import text_of_key
 from stateflow.state.values import schema_text as text
 from stateflow.state.values.expiries import plain_value
 from stateflow.state.values.serializers import (
@@ -60,16 +59,24 @@ def plain_reader(schema: StateSchema) -> ReadPlain:
 
 def jsonable(value: Any) -> Any:
     """As JSON has it: instants and decimals are texts, bytes Base64, keys of dicts texts, and so are floats that JSON
-    does not know."""
+    does not know. A dict whose keys would be the same texts is a list of pairs, sorted."""
     if value is None or value.__class__ in (int, str, bool):
         return value
     if value.__class__ is float:
         return value if isfinite(value) else _NO_NUMBERS.get(value, "NaN")
     if isinstance(value, dict):
-        return {text_of_key(key): jsonable(one) for key, one in value.items()}
+        shown = {_key_text(key): jsonable(one) for key, one in value.items()}
+        if len(shown) == len(value):
+            return shown
+        return sorted(([jsonable(key), jsonable(one)] for key, one in value.items()), key=msgspec.json.encode)
     if isinstance(value, list | tuple):
         return [jsonable(one) for one in value]
     return msgspec.to_builtins(value)
+
+
+def _key_text(key: Any) -> str:
+    plain = key if key.__class__ is str else jsonable(key)
+    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
 
 
 def _tree(written: str) -> text.Tree:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
+from math import inf, nan
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -200,6 +201,22 @@ def test_digits_of_decimals_and_large_integers_are_kept() -> None:
 def test_floats_that_json_does_not_know_are_texts() -> None:
     given = [float("nan"), float("inf"), {"low": float("-inf"), 0.5: 0.5}]
     assert jsonable(given) == ["NaN", "Infinity", {"low": "-Infinity", "0.5": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({nan: 1, inf: 2, -inf: 3, 0.5: 4}, {"NaN": 1, "Infinity": 2, "-Infinity": 3, "0.5": 4}),
+        ({(1, nan): 1, (1, None): 2}, {'[1,"NaN"]': 1, "[1,null]": 2}),
+        ({None: 1, "null": 2}, [["null", 2], [None, 1]]),
+        ({"null": 2, None: 1}, [["null", 2], [None, 1]]),
+        ([{1: nan, "1": {True: 1, "true": 2}}], [[["1", [["true", 2], [True, 1]]], [1, "NaN"]]]),
+        ({1: "a", date(2026, 1, 2): "b"}, {"1": "a", "2026-01-02": "b"}),
+    ],
+)
+def test_no_entry_of_a_dict_is_lost_as_json(given: Any, shown: Any) -> None:
+    assert jsonable(given) == shown
+    json.dumps(jsonable(given), allow_nan=False)
 
 
 def test_what_has_no_arrow_type_is_read_as_messagepack_has_it() -> None:
