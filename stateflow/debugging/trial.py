@@ -17,7 +17,7 @@ from stateflow.pipelines.held_back import before_and
 from stateflow.pipelines.processes.operator_spec import MAIN
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.reading.key_state import KeyState
-from stateflow.state.values.plain import jsonable
+from stateflow.state.values.plain import comparable, jsonable
 from stateflow.testing.columnar import ColumnarHarness
 from stateflow.testing.keyed import KeyedHarness
 from stateflow.testing.recorded import RecordedState
@@ -46,7 +46,8 @@ class Trial:
     @property
     def differences(self) -> list[str]:
         """The states that this code leaves otherwise than the record has them."""
-        return [name for name in {**self.then, **self.after} if self.then.get(name) != self.after.get(name)]
+        then, after = comparable(self.then), comparable(self.after)
+        return [name for name in {**then, **after} if then.get(name) != after.get(name)]
 
     @property
     def is_same(self) -> bool:

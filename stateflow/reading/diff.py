@@ -42,7 +42,7 @@ from stateflow.savepoints.format import resolved
 from stateflow.state.backends.base import Backend
 from stateflow.state.expiry.ttl import expired_until
 from stateflow.state.keys.text import text_of_key
-from stateflow.state.values.plain import jsonable
+from stateflow.state.values.plain import comparable, jsonable
 
 StateNames = Mapping[str, Mapping[str, str]]
 """By operator and state of the second point, what the state is called in the first."""
@@ -511,10 +511,10 @@ def _same_value(then: StateEntries, now: StateEntries, before: bytes, after: byt
     # The later type reads what was stored as the earlier one, and not the other way round; either point may be the later.
     later = max(now, then, key=lambda each: each.target.schema.version)
     try:
-        return bool(later.value(entry, before) == later.value(entry, after))
+        return bool(comparable(later.value(entry, before)) == comparable(later.value(entry, after)))
     except (CorruptError, IncompatibleError):
         # Neither type has come from the other one.
-        return bool(then.value(entry, before) == now.value(entry, after))
+        return bool(comparable(then.value(entry, before)) == comparable(now.value(entry, after)))
 
 
 class _Look:

@@ -25,6 +25,7 @@ from stateflow.reading.past_states import (
     with_other_keys,
 )
 from stateflow.reading.query import LookupResult
+from stateflow.state.values.plain import comparable
 
 What = Literal["kept", "set", "changed", "deleted", "expired", "undeclared", "not there"]
 """kept: the value of the first checkpoint that there is. undeclared: that record has no such state. not there: an erasure,
@@ -246,12 +247,16 @@ def _what(
     if not was_found:
         return "set"
     assert held is not None
-    same = (held.value, held.more) == (result.value, result.more)
+    same = held.more == result.more and _same_value(held, result)
     if same and held.more:
         # The same beginning: what is behind it may have changed.
         whole = replace(asked, limit=None)
-        same = states.look_up(before[0], whole) == states.look_up(record, whole)
+        same = _same_value(states.look_up(before[0], whole), states.look_up(record, whole))
     return None if same and record.kind not in _EDITS else "changed" if not same else None
+
+
+def _same_value(one: LookupResult | None, other: LookupResult | None) -> bool:
+    return bool(comparable(one and one.value) == comparable(other and other.value))
 
 
 def _expired(before: Record, record: Record, states: PastStates, asked: KeyOfState) -> bool:

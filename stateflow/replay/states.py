@@ -18,7 +18,7 @@ from stateflow.format.state_names import names_in
 from stateflow.reading.query import LookupResult, StateReader, Target
 from stateflow.reading.stored_entries import EntryName
 from stateflow.replay.rows import DIFFERENT, GONE, NEW
-from stateflow.state.values.plain import jsonable
+from stateflow.state.values.plain import comparable, jsonable
 
 SHOWN = 100
 """Entries of a list or a map that a change shows."""
@@ -104,7 +104,7 @@ def _compared(
             continue
         old = before.look_up(uid, former, key, namespace=namespace, limit=None)
         new = after.look_up(uid, name, key, namespace=namespace, limit=None)
-        if old.found == new.found and old.json == new.json:
+        if old.found == new.found and comparable(old.json) == comparable(new.json):
             continue  # the same value, stored in another way; or expired in both
         kind = DIFFERENT if old.found and new.found else GONE if old.found else NEW
         counts[kind] = counts.get(kind, 0) + 1

@@ -74,6 +74,19 @@ def jsonable(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
+def comparable(value: Any) -> Any:
+    """Equal for equal values alone. In Python NaN is not equal to itself, and 1 is equal to True."""
+    if value.__class__ is bool:
+        return bool, value
+    if value.__class__ is float and value != value:
+        return float, "NaN"
+    if isinstance(value, dict):
+        return {comparable(key): comparable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(map(comparable, value))
+    return value
+
+
 def _key_text(key: Any) -> str:
     plain = key if key.__class__ is str else jsonable(key)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()

@@ -24,7 +24,7 @@ from stateflow.state.columns.state import ColumnState
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
 from stateflow.state.tabular import StateTable
-from stateflow.state.values.plain import jsonable, plain_reader
+from stateflow.state.values.plain import comparable, jsonable, plain_reader
 from stateflow.state.values.serializers import CustomSerializer, serializer_for
 from tests.refusals.refusal import refused
 
@@ -217,6 +217,28 @@ def test_floats_that_json_does_not_know_are_texts() -> None:
 def test_no_entry_of_a_dict_is_lost_as_json(given: Any, shown: Any) -> None:
     assert jsonable(given) == shown
     json.dumps(jsonable(given), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (nan, float("nan"), True),
+        ({"a": [(1, nan)], nan: None}, {nan: None, "a": [(1, float("nan"))]}, True),
+        (1, True, False),
+        ([0], [False], False),
+        ({1: "a"}, {True: "a"}, False),
+        (True, True, True),
+        (1, 1.0, True),
+        (Decimal("1.50"), Decimal("1.5"), True),
+        (nan, "NaN", False),
+        (None, False, False),
+        ({"a": 1}, {"a": 1, "b": None}, False),
+    ],
+)
+def test_values_are_compared_as_what_they_are_and_not_as_python_has_it(
+    one: Any, other: Any, same: bool
+) -> None:
+    assert (comparable(one) == comparable(other)) is same
 
 
 def test_what_has_no_arrow_type_is_read_as_messagepack_has_it() -> None:
