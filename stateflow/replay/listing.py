@@ -40,10 +40,23 @@ def refuse_other_names(path: Path) -> None:
 
 @contextmanager
 def listing(path: Path | None) -> Iterator[TakeChanges]:
-    """Writes the changes as they are found, with keys and rows as JSON; None: nowhere."""
+    """Writes the changes as they are found, with keys and rows as JSON; None: nowhere. A block that fails leaves a file of that name
+    as it was."""
     if path is None:
         yield lambda sink, slot, found: None
-    elif path.suffix == ".jsonl":
+        return
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with _written(unfinished, path.suffix) as take:
+            yield take
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _written(path: Path, suffix: str) -> Iterator[TakeChanges]:
+    if suffix == ".jsonl":
         with path.open("w", encoding="utf-8") as file:
 
             def line(sink: str, slot: int, found: RowChanges) -> None:
