@@ -7,14 +7,14 @@ shards as a whole anyway to count the keys, and has seen by then which of them d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, prefix
-from stateflow.format.records import OperatorState, Shard
-from stateflow.format.state_names import names_in
+from stateflow.format.records import OperatorListState, OperatorState, Shard
+from stateflow.format.state_names import found_names, names_in
 from stateflow.reading.query import LookupResult, StateReader, Target
 from stateflow.reading.stored_entries import EntryName
 from stateflow.replay.rows import DIFFERENT, GONE, NEW
@@ -80,14 +80,22 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
                 yield StateChanges(uid, name, note=OTHER_NAMESPACES)
             else:
                 yield _compared(before, after, uid, (former[name], name), most)
-        for name, elements in sorted(operator.operator_states.items()):
-            known = old.operator_states.get(name)
-            alike = known is not None and sorted(map(sorted, known.parts)) == sorted(
-                map(sorted, elements.parts)
-            )
-            yield StateChanges(
-                uid, name, counts={} if alike else {DIFFERENT: 1}, note="it belongs to subtasks"
-            )
+        yield from _without_keys(uid, old.operator_states, operator.operator_states)
+
+
+def _without_keys(
+    uid: str, before: Mapping[str, OperatorListState], after: Mapping[str, OperatorListState]
+) -> Iterator[StateChanges]:
+    """State of subtasks, which is compared as a whole."""
+    former = found_names({name: state.former for name, state in after.items()}, before)
+    for name in sorted(before.keys() - former.values()):
+        yield StateChanges(uid, name, note="the state is gone")
+    for name, state in sorted(after.items()):
+        if name not in former:
+            yield StateChanges(uid, name, note="the state is new")
+            continue
+        alike = sorted(map(sorted, before[former[name]].parts)) == sorted(map(sorted, state.parts))
+        yield StateChanges(uid, name, counts={} if alike else {DIFFERENT: 1}, note="it belongs to subtasks")
 
 
 def _compared(

@@ -12,7 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stateflow.format.records import OperatorListState, OperatorState
+from stateflow.reading.query import StateReader
+from stateflow.replay.comparison import ReplayReport
 from stateflow.replay.states import state_changes
+from tests.jobs.log import record as made_record
 from tests.reading.test_diff_oracle import grown
 
 NO_MORE = 10_000
@@ -89,3 +93,42 @@ def test_a_renamed_state_is_compared_with_what_it_was_called(tmp_path: Path) -> 
             reader.close()
     assert names[True] - names[False] == {"sum"}
     assert names[False] - names[True] == {"total"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "notes", "same"),
+    [
+        ({"seen": "ab"}, {"seen": "ba"}, {"seen": "it belongs to subtasks"}, True),
+        ({"seen": "ab"}, {"seen": "ac"}, {"seen": "it belongs to subtasks"}, False),
+        ({"seen": "ab"}, {}, {"seen": "the state is gone"}, False),
+        ({}, {"seen": "ab"}, {"seen": "the state is new"}, False),
+        ({"old": "ab"}, {"seen": "ab"}, {"seen": "it belongs to subtasks"}, True),
+        (
+            {"old": "ab", "seen": "c"},
+            {"seen": "ab"},
+            {"old": "the state is gone", "seen": "it belongs to subtasks"},
+            False,
+        ),
+    ],
+)
+def test_state_without_keys_is_compared_under_all_its_names(
+    tmp_path: Path, before: dict[str, str], after: dict[str, str], notes: dict[str, str], same: bool
+) -> None:
+    """`seen` was once called `old`."""
+    context = grown(tmp_path, "memory", 0).place(tmp_path / "host")
+
+    def reader(states: dict[str, str]) -> StateReader:
+        elements = {
+            name: OperatorListState(
+                "list", "str", (tuple(each.encode() for each in parts),), ("old",) if name == "seen" else ()
+            )
+            for name, parts in states.items()
+        }
+        operator = OperatorState(
+            key=(), max_parallelism=1, assignment=((0, 0),), shards=((),), operator_states=elements
+        )
+        return context.reader(made_record(1, operators={"x": operator}))
+
+    found = list(state_changes(reader(before), reader(after), NO_MORE))
+    assert {change.state: change.note for change in found} == notes
+    assert ReplayReport("orders", "x", 1, 2, states=found).is_same is same
