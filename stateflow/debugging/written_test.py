@@ -74,13 +74,17 @@ def refuse_file(file: Path) -> None:
 
 
 def write_test(trial: Trial, loaded: LoadedPipeline, file: Path, expectation: Expectation) -> str:
-    """Writes the file, runs it, and says what this code makes of it."""
+    """Writes the file, runs it, and says what this code makes of it. A file that cannot even be run does not stay."""
     refuse_file(file)
     expectation = expectation.of(trial.past.node.uid, trial.past.record)
     text = _Test(trial, loaded, file, expectation).text()
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
-    return _outcome(file, text)
+    try:
+        file.write_text(text, encoding="utf-8")
+        return _outcome(file, text)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
 
 
 def _outcome(file: Path, text: str) -> str:
@@ -162,7 +166,7 @@ class _Test:
     def _function(self, *, raw: bool) -> Iterator[str]:
         past, text = self.past, self.literals.text
         moment, then = past.moment, past.then
-        name = re.sub(r"\W+", "_", f"{past.node.uid}_of_{past.text}_at_checkpoint_{past.slot}")
+        name = re.sub("[^0-9A-Za-z_]+", "_", f"{past.node.uid}_of_{past.text}_at_checkpoint_{past.slot}")
         yield f"def test_{name}():"
         yield "    flow = LOADED.pipeline.build(PARAMETERS)"
         yield f"    harness = {self.kind}.of("

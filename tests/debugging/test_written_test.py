@@ -225,6 +225,29 @@ def test_state_that_has_no_literals_goes_in_as_it_is_stored(
     assert pytest_of(file)[0] == 0
 
 
+@pytest.mark.parametrize("key", ["10 m²", "½ _ ①", "…"])
+def test_any_key_makes_a_file_of_python(loaded: LoadedPipeline, tmp_path: Path, key: str) -> None:
+    trial = trial_of(past(loaded))
+    trial = replace(trial, past=replace(trial.past, text=key))
+    file = tmp_path / "test_key.py"
+    write_test(trial, loaded, file, Expectation("total", value="-240.0"))
+    assert pytest_of(file)[0] == 0
+
+
+def test_a_file_that_cannot_be_run_does_not_stay(
+    loaded: LoadedPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = trial_of(past(loaded))
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KeyedHarness, "batch", fails)
+    with pytest.raises(KeyboardInterrupt):
+        write_test(trial, loaded, tmp_path / "test_key.py", Expectation())
+    assert not (tmp_path / "test_key.py").exists()
+
+
 def test_what_is_wrong_about_an_expectation_is_said_before_a_file_is_written(
     loaded: LoadedPipeline, tmp_path: Path
 ) -> None:
