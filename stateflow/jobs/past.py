@@ -307,13 +307,13 @@ def _snapshot(job: JobHandle, text: str, options: Options) -> Iterator[ComparedS
     name = parse(text)
     context = _context(job, options)
     if isinstance(name, Elsewhere):
-        context = replace(context, root=name.url)
+        store = replace(context, root=name.url).store()
         try:
-            savepoint = read_savepoint(context.store())
+            savepoint = read_savepoint(store)
         except NotFoundError as error:
             raise no_point(text, error) from error
-        record = compared_savepoint(savepoint, name.url, job.name)
-        yield ComparedSnapshot(f"the savepoint {name.url}", record, context)
+        record = compared_savepoint(savepoint, store.url, job.name)
+        yield ComparedSnapshot(f"the savepoint {name.url}", record, replace(context, root=store.url))
         return
     log = _log(job)
     slot = slot_of(name, job, log)

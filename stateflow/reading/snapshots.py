@@ -95,8 +95,10 @@ def savepoint_reader(context: ReaderContext, url: str, job: str = "") -> Iterato
     """Opens a native savepoint in any root or folder. With `job` it raises for a savepoint of another job."""
     from stateflow.savepoints.format import read_savepoint, resolved
 
-    context = replace(context, root=url)  # the person who asks named it, no record did
-    savepoint = read_savepoint(context.store())
+    store = replace(context, root=url).store()  # the person who asks named it, no record did
+    # As the store writes it: what is read below it is compared with this, and people write a / at the end.
+    url, context = store.url, replace(context, root=store.url)
+    savepoint = read_savepoint(store)
     if savepoint.kind != "native":
         raise UsageError(
             f"the savepoint {url} is canonical: it consists of tables, which have no look-ups; read it as a table, "

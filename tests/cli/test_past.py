@@ -314,7 +314,7 @@ def test_native_savepoints_are_points_of_a_diff(typed: Typed, job: GrownJob, tmp
     job.save(7, new)
     expected = typed("diff", "orders", 4, 7, "-o", "json").json["states"]
     assert expected
-    for before, after in ((old, 7), (4, new), (old, new)):
+    for before, after in ((old, 7), (4, new), (old, new), (f"{old}/", f"{new}//")):
         said = typed("diff", "orders", before, after, "-o", "json")
         assert said.code == 0, said.err
         assert said.json["states"] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,13 @@ import pytest
 
 from stateflow.errors import IncompatibleError, NotFoundError
 from stateflow.format.references import references
+from stateflow.jobs.job import Job
 from stateflow.reading.diff import ComparedSnapshot, Differences
 from stateflow.reading.files.shard_files import identity
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.local import LocalStore
+from tests.jobs.builder import options_of
+from tests.jobs.queried import QueriedJob, entries_of, filled
 from tests.reading.grown import TOTAL, GrownJob, full
 from tests.refusals.refusal import refused
 
@@ -190,3 +194,15 @@ def test_a_renamed_state_is_compared_with_itself_in_both_directions(job: GrownJo
             assert found.notes == [
                 f"state {name!r} of operator 'balance' is called {other!r} in checkpoint {points[0]}"
             ]
+
+
+def test_a_savepoint_s_folder_may_be_written_with_a_slash_at_its_end(tmp_path: Path) -> None:
+    job = QueriedJob(tmp_path / "root")
+    job.checkpoint(entries_of(filled(*range(1500))))
+    folder = str(tmp_path / "elsewhere" / "savepoint")
+    job.native(folder, max_files=1)
+    job.checkpoint(entries_of(filled(*range(1500), rows=3)))
+    options = options_of(job.root)
+    for written in (folder, f"{folder}/"):
+        with Job(job.root, "orders").diff(written, "latest", states=["total"], options=options) as found:
+            assert Counter(change.kind for change in found.changes()) == {"changed": 1500}, written

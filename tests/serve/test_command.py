@@ -123,6 +123,8 @@ def test_query_of_a_native_savepoint(job: QueriedJob, command: Any, tmp_path: Pa
     job.native(url, max_files=1)
     said = command("query", "orders", "balance", "total", 7, "--from", url)
     assert (said.exit_code, said.stdout) == (0, "1.0\n"), said.stderr
+    with_slash = command("query", "orders", "balance", "total", 7, "--from", f"{url}/")
+    assert (with_slash.exit_code, with_slash.stdout) == (0, "1.0\n"), with_slash.stderr
     moved = tmp_path / "moved"
     Path(url).rename(moved)
     assert command("query", "orders", "balance", "log", 7, "--from", moved).stdout == "sku0\nsku1\n"
