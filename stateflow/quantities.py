@@ -94,12 +94,14 @@ def age_text(micros: float) -> str:
 
 def time_text(micros: int | None) -> str:
     """A time in UTC, from the microseconds in records."""
-    from stateflow.format.records import END_OF_TIME
+    from stateflow.format.records import BEGIN_OF_TIME, END_OF_TIME
 
     if micros is None:
         return "-"
     if micros >= END_OF_TIME:
         return "the end of time"
+    if micros < BEGIN_OF_TIME:  # a watermark behind an event of the year 1
+        return "before the year 1"
     return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

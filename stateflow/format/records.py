@@ -22,13 +22,17 @@ FORMAT = 1
 
 END_OF_TIME = 253_402_300_799_999_999
 """The last instant that a datetime can name: the watermark of a job that was drained."""
+BEGIN_OF_TIME = -62_135_596_800_000_000
+"""The first one, in the year 1."""
 
 # Whoever may write into one job's folder writes its numbers, and whoever looks at all jobs computes with them. So a number
 # that would take gigabytes, or that no clock shows, is refused where it is decoded.
 MOST = 1 << 53
 """The largest number that JSON carries to every reader."""
 Micros = Annotated[int, msgspec.Meta(ge=-END_OF_TIME, le=END_OF_TIME)]
-"""Microseconds since 1970-01-01 UTC."""
+"""Microseconds since 1970-01-01 UTC. A watermark may lie before the first year, by the lateness of an event in it."""
+ClockMicros = Annotated[int, msgspec.Meta(ge=BEGIN_OF_TIME, le=END_OF_TIME)]
+"""The same of a clock: an instant that a datetime can name, so that people can be shown it."""
 Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """Microseconds that a user's code chose: a timer for the end of all days is no mistake."""
 
@@ -387,9 +391,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: tuple[Count, ...] = ()
     """Slots below the floor whose records stay as well, ascending: the job's retention rule keeps them."""
     owner: Owner
-    at: Micros = 0
+    at: ClockMicros = 0
     """Wall clock at the decision, for people: nothing is decided by it."""
-    now: Micros = 0
+    now: ClockMicros = 0
     """The batch's fixed processing time."""
     seed: int = 0
     watermark: Micros | None = None
@@ -438,7 +442,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Unique to this body."""
     epoch: Count
     sinks: dict[str, Literal["committed", "already", "abandoned", "none"]] = {}
-    at: Micros = 0
+    at: ClockMicros = 0
     owner: Owner | None = None
     last_commits: dict[str, Count] = {}
     """Per sink uid the highest slot whose output it has: the next record's `prev`."""
@@ -458,7 +462,7 @@ class EpochClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: Count
     writer: str
     owner: Owner
-    at: Micros = 0
+    at: ClockMicros = 0
     job: str = ""
     """Of a tombstone: the UUID of the job that was deleted."""
     restores: bool = False
@@ -471,7 +475,7 @@ class JobIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     format: int = FORMAT
     uuid: str
     name: str
-    at: Micros = 0
+    at: ClockMicros = 0
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -484,7 +488,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     owner: Owner
     reason: str = ""
-    at: Micros = 0
+    at: ClockMicros = 0
     writer: str = ""
     """Of the record that is kept: what was created in its slot later is not meant."""
 
@@ -524,7 +528,7 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Per source uid the decoded position of each of its streams, for people and other programs."""
     owner: Owner
     note: str = ""
-    at: Micros = 0
+    at: ClockMicros = 0
     expires: Long | None = None
     """When a clean-up may dispose of it; None: never."""
 
@@ -539,7 +543,7 @@ class SavepointClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     url: str = ""
     """Under which the job names it: the same folder under another URL would look like another savepoint."""
     owner: Owner
-    at: Micros = 0
+    at: ClockMicros = 0
     savepoint: str
     """The id of the claimed savepoint; empty when a disposal claims the remains of an unfinished one."""
     root: str = ""

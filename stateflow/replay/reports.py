@@ -15,7 +15,7 @@ import msgspec
 
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FORMAT, Micros, Owner, decode, encode
+from stateflow.format.records import FORMAT, ClockMicros, Owner, decode, encode
 from stateflow.masking import is_secret, without_secrets
 from stateflow.storage.store import Store
 
@@ -35,7 +35,7 @@ class KeptReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     format: int = FORMAT
     name: str
-    at: Micros
+    at: ClockMicros
     owner: Owner
     max_changed: float | None = None
     """The limit, if there was one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.errors import CorruptError, IncompatibleError
+from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import (
     Base,
     DeadMark,
@@ -28,12 +30,14 @@ from stateflow.format.records import (
     Pin,
     Prepared,
     Record,
+    Savepoint,
     Shard,
     SourceState,
     StateSchema,
     decode,
     encode,
 )
+from stateflow.quantities import time_text
 from stateflow.storage.file_urls import file_folder
 from stateflow.storage.files import inline
 from tests.jobs.operators import one_shard
@@ -245,6 +249,41 @@ def test_json_that_no_stateflow_has_written_is_an_error_that_names_the_file(
 def test_a_first_line_that_no_stateflow_has_written_is_damage(header: bytes) -> None:
     with pytest.raises(CorruptError, match=r"^there/it "):
         decode(header + b"\nabc", Pin, "there/it")
+
+
+@pytest.mark.parametrize("kind", [Savepoint, Outcome, Pin, Record])
+def test_a_time_that_no_clock_shows_is_damage(kind: type[Any]) -> None:
+    first, last = (micros_since_epoch(each.replace(tzinfo=UTC)) for each in (datetime.min, datetime.max))
+    owner, common = Owner(run="r"), {"job": "j", "slot": 1, "epoch": 1, "writer": "w"}
+    record = Record(kind="checkpoint", owner=owner, **common)
+    made: Any = {
+        Savepoint: lambda at: Savepoint(id="s", kind="native", job="j", record=record, owner=owner, at=at),
+        Outcome: lambda at: Outcome(slot=1, record="w", writer="w", epoch=1, at=at),
+        Pin: lambda at: Pin(id="p", slot=1, kind="tag", owner=owner, at=at),
+        Record: lambda at: msgspec.structs.replace(record, at=at),
+    }[kind]
+    for at in (first, last):
+        assert decode(encode(made(at)), kind, "x").at == at
+    for at in (first - 1, last + 1):
+        with refused(CorruptError, "x"):
+            decode(encode(made(at)), kind, "x")
+
+
+def test_a_watermark_may_lie_before_the_first_year() -> None:
+    """An event of the year 1 is late by some hours, and the job must be able to read what it has written."""
+    first = micros_since_epoch(datetime.min.replace(tzinfo=UTC))
+    record = Record(
+        kind="checkpoint",
+        job="j",
+        slot=1,
+        epoch=1,
+        writer="w",
+        owner=Owner(run="r"),
+        watermark=first - 3_600_000_000,
+    )
+    assert decode(encode(record), Record, "x") == record
+    assert time_text(record.watermark) == "before the year 1"
+    assert time_text(first).startswith("1-01-01") or time_text(first).startswith("0001-01-01")
 
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:
