@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _WRITE = "write latest, 42, checkpoint:42, tag:NAME or a time such as 2026-11-20T10:00"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?P<second>:\d\d(?P<fraction>[.,]\d)?)?")
 _SECOND, _MINUTE = 1_000_000, 60_000_000
+_MOST_DIGITS = 15
+"""Of a slot: with one checkpoint each microsecond, a job would reach it in thirty years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,11 @@ def parse(text: str) -> Name:
     if text == "latest":
         return LatestCheckpoint()
     if text.isdecimal():
-        return Slot(int(text))
+        return _slot(text)
     if kind == "checkpoint" and rest:
         if not rest.isdecimal():
             raise UsageError(f"{text} does not name a checkpoint: write checkpoint:42")
-        return Slot(int(rest))
+        return _slot(rest)
     if kind in ("checkpoint", "tag") and not rest:
         raise UsageError(f"{kind!r} names no checkpoint: {_WRITE}")
     if written := _TIME.match(text):
@@ -102,17 +104,28 @@ def parse(text: str) -> Name:
     return Tag(rest) if kind == "tag" else Elsewhere(text)
 
 
+def _slot(digits: str) -> Slot:
+    if len(digits) > _MOST_DIGITS:
+        raise UsageError(
+            f"{digits[:_MOST_DIGITS]}... has {len(digits)} digits, as no checkpoint of a job has: {_WRITE}"
+        )
+    return Slot(int(digits))
+
+
 def _micros(text: str) -> int:
     """Of a time without a zone: in UTC, in which the command line shows times."""
     from stateflow.format.instants import micros_since_epoch  # as above
 
     try:
         time = datetime.fromisoformat(text)
+        time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except OverflowError:
+        raise UsageError(f"{text!r} is outside of the years 1 to 9999 in UTC: write a time in them") from None
     except ValueError:
         raise UsageError(
             f"{text!r} is no time: write 2026-11-20T10:00 (UTC), 2026-11-20T10:00:30Z or 2026-11-20T10:00+01:00"
         ) from None
-    return micros_since_epoch(time if time.tzinfo else time.replace(tzinfo=UTC))
+    return micros_since_epoch(time)
 
 
 def slot_of(name: Name, job: JobHandle, log: Log) -> int:

@@ -307,6 +307,12 @@ def _json(body: bytes) -> Response:
 
 
 def _parameters(request: Request, known: Set[str]) -> dict[str, Any]:
+    given = [name for name, _ in request.query_params.multi_items()]
+    if len(given) > len(set(given)):
+        twice = next(name for name in given if given.count(name) > 1)
+        raise UsageError(
+            f"the parameter {twice!r} is given {given.count(twice)} times: give it once, and ask for many keys with POST"
+        )
     parameters = dict(request.query_params)
     if not parameters.keys() <= known:
         unknown = sorted(parameters.keys() - known)[0]

@@ -83,6 +83,26 @@ def test_half_a_name_says_how_to_write_a_whole_one(text: str, sentence: str) -> 
     assert str(raised.value) == sentence
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("9" * 5000, ("5000 digits", "checkpoint:42")),
+        ("checkpoint:" + "9" * 16, ("16 digits", "checkpoint:42")),
+        ("9999-12-31T23:59-01:00", ("'9999-12-31T23:59-01:00'", "1 to 9999")),
+        ("0001-01-01T00:00+14:00", ("'0001-01-01T00:00+14:00'", "1 to 9999")),
+    ],
+)
+def test_what_no_checkpoint_can_be_called_is_refused(text: str, named: tuple[str, ...]) -> None:
+    with refused(UsageError, *named) as caught:
+        parse(text)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("text", ["9" * 15, "9999-12-31T23:59Z", "0001-01-01T00:00"])
+def test_the_outermost_numbers_and_times_are_names(text: str) -> None:
+    assert str(parse(text))
+
+
 def test_a_name_leads_to_the_complete_checkpoint_that_is_meant(tmp_path: Path) -> None:
     made = made_job(tmp_path)
     made.tag(3, "v1")

@@ -216,6 +216,11 @@ def test_a_token_opens_what_it_has_a_right_to_and_hides_what_else_exists(
     [
         (f"{ORDERS}/total", 400, "add ?key="),
         (f"{ORDERS}/total?key=seven", 400, "key column 'user' is int"),
+        (f"{ORDERS}/total?key=1&limit=2&key=2", 400, "'key' is given 2 times"),
+        (f"{ORDERS}/total?key=1&at=2&at=3", 400, "'at' is given 2 times"),
+        ("/jobs/orders?at=2&at=2", 400, "'at' is given 2 times"),
+        (f"{ORDERS}/total?key=1&at={'9' * 5000}", 400, "5000 digits"),
+        (f"{ORDERS}/total?key=1&at={quote('9999-12-31T23:59-01:00')}", 400, "1 to 9999"),
         (f"{ORDERS}/total?key=1&map_key=a", 400, "has no map keys"),
         (f"{ORDERS}/total?key=1&mapkey=a", 400, "'mapkey' is unknown here"),
         (f"{ORDERS}/items?key=1&limit=0", 400, "limit is '0': use a whole number from 1 to 10000"),
