@@ -47,7 +47,7 @@ class IcebergUpsert(IcebergAppend):
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
-        self._refuse_orders(schema)
+        self.upsert.refuse_nested_order(schema)
         if self.target.create and found(self.target) is None:
             self.refuse_gone(str(self.target))
             self._make(self.upsert.columns(schema), self.upsert.keys)
@@ -94,17 +94,6 @@ class IcebergUpsert(IcebergAppend):
                 )
         refuse_other_columns(table.schema(), columns, what)
         return columns
-
-    def _refuse_orders(self, schema: StructType) -> None:
-        """Refuses what Arrow does not sort as Spark does: it picks the highest row when the record is decided already."""
-        kinds = {field.name.lower(): field.dataType for field in schema}
-        for column in self.upsert.order_by:
-            kind = kinds.get(column.lower())
-            if kind is not None and kind.typeName() in ("array", "map", "struct"):
-                raise IncompatibleError(
-                    f"the upsert into {self.target} has order_by {column!r}, which is {kind.simpleString()}: order by numbers, text, dates or times, such as a "
-                    "field of it that transform() makes a column of"
-                )
 
     def _refuse_nulls(
         self, columns: Schema, staged: Staged, newest: Newest, at: SinkSlot, stager: Stager

@@ -142,6 +142,7 @@ class PostgresAppend(Sink):
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.deletion(schema)
+        self.upsert.refuse_nested_order(schema)
         rows = self._rows(schema)
         trying_again(str(self.target), lambda: self._opened(rows))
 
@@ -262,7 +263,6 @@ class PostgresAppend(Sink):
         found = matched(rows, relation.columns(oid), what)
         named = {name.lower(): column.name for name, column in found.items()}
         self.upsert.refuse_unknown([name for name, _ in rows])
-        self.upsert.refuse_nested_order(rows)
         texts = {named[name.lower()] for name, kind in rows if kind == "string"}
         order_by = [named[column.lower()] for column in self.upsert.order_by]
         keys = [named[key.lower()] for key in self.upsert.keys]

@@ -62,12 +62,11 @@ class UpsertOptions:
                     f"the upsert into {self.target} names {column!r}, which is not among the columns {[*columns]}"
                 )
 
-    def refuse_nested_order(self, columns: Sequence[tuple[str, str]]) -> None:
-        """UsageError for an order of a column that holds several values, which the target would compare otherwise than Spark, or not at all. By
-        name the type of each column."""
-        types = {name.lower(): type for name, type in columns}
+    def refuse_nested_order(self, schema: StructType) -> None:
+        """UsageError for an order of a column that holds several values, which the target would compare otherwise than Spark, or not at all."""
+        types = {field.name.lower(): field.dataType.simpleString() for field in schema}
         for column in self.order_by:
-            kind = types[column.lower()]
+            kind = types.get(column.lower(), "")
             if kind.startswith(("array<", "map<", "struct<", "variant")):
                 raise UsageError(
                     f"the upsert into {self.target} has order_by={column!r}, which is {kind}: let transform() add a column with the one value that "
