@@ -109,7 +109,8 @@ SETTINGS = read_settings(Variable.get(VARIABLE, default="{}"))
 
 
 def pipeline_variable(job: str) -> str:
-    """The Variable that an upgrade sets, so that from then on every DAG runs the new file."""
+    """The Variable that an upgrade sets, so that from then on every DAG runs the new file. The run operator reads it under this name,
+    and refuses a task that names another file."""
     return f"stateflow_pipeline_{job}"
 
 

@@ -1,7 +1,8 @@
 """### Upgrade: a new version of a pipeline, taken back by itself when it is wrong
 
 **Before:** put the new version into a file of its own beside the old one (`orders_2.py`: going back needs the old one), and pause
-the pipeline's DAG, so that it starts no run of the old version in between; this DAG refuses to begin otherwise.
+the pipeline's DAG, so that it starts no run of the old version in between; this DAG refuses to begin otherwise. Look whether that DAG
+names its pipeline by `pipeline_template`: a plain path does not follow an upgrade, and its next run is then refused.
 
 | step | what it does |
 |---|---|
@@ -16,7 +17,7 @@ the pipeline's DAG, so that it starts no run of the old version in between; this
 | `restore` | the new version takes the savepoint's state over |
 | `trial` | one run of the new version, on all input there is |
 | `verify` | every record and file of the job is checked; *add checks of your own after it* |
-| `switch` | from now on every DAG runs the new version |
+| `switch` | from now on every DAG with `pipeline_template` runs the new version, and a run of another file is refused |
 | `wrong`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: state, offsets and outputs go back, with the old version |
 | `verdict` | green: upgraded. Red: its sentence says how things stand |
 
@@ -139,7 +140,10 @@ def wrong(ti: Any, run_id: str) -> bool:
 def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, Any]) -> tuple[bool, str]:
     """Whether the upgrade is done, and a sentence for whoever pressed the button."""
     if states.get("switch") == "success":
-        return True, f"upgraded: every DAG runs {new} from now on; unpause the pipeline's DAG"
+        return True, (
+            f"upgraded: every DAG that names its pipeline by pipeline_template runs {new} from now on, and one that names another file "
+            "is refused; unpause the pipeline's DAG"
+        )
     failed = [name for name, state in states.items() if state == "failed" and name in STEPS]
     first = min(failed, key=STEPS.index, default="a step that was skipped")
     go_on = f"see the log of {first}, and unpause the pipeline's DAG to go on with the old version"
@@ -239,7 +243,8 @@ with DAG(
         subject="Upgrade job {{ params.job }} to {{ params.pipeline }}?",
         body="""{{ (ti.xcom_pull('shadow') or {}).get('report') or 'The new version was **not tried** on past batches: no shadow batches were asked for.' }}
 
-*Approve* stops the job with a savepoint and lets the new version take over. *Reject* changes nothing.""",
+*Approve* stops the job with a savepoint and lets the new version take over. From then on a DAG that \
+names the old file by its path, and not by `pipeline_template`, is refused. *Reject* changes nothing.""",
         response_timeout=SETTINGS.approval_time,
         retries=0,
         trigger_rule="none_failed",
@@ -257,7 +262,10 @@ with DAG(
         **of_job,
         **spark,
     )
-    trial = StateflowRunOperator(task_id="trial", pipeline=deployed, retries=0, **of_job, **spark)
+    # The Variable names the old version until `switch`, where an earlier upgrade has set it.
+    trial = StateflowRunOperator(
+        task_id="trial", pipeline=deployed, any_version=True, retries=0, **of_job, **spark
+    )
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
     switched = switch(deployed, job)
 

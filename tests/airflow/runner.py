@@ -19,6 +19,7 @@ from airflow.sdk.api.datamodels._generated import (
     TaskInstanceState,
     TIRunContext,
 )
+from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time import comms, task_runner
 
 from tests.airflow.task_state import TaskState
@@ -43,6 +44,8 @@ class Supervisor:
             return comms.TaskStateStoreResult(value=stored) if stored is not None else None
         if isinstance(msg, comms.SetTaskStateStore) and self.state is not None:
             self.state.set(msg.key, msg.value)
+        if isinstance(msg, comms.GetVariable):
+            return comms.ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
         if isinstance(msg, comms.ValidateInletsAndOutlets):
             return comms.InactiveAssetsResult(inactive_assets=[])
         return None

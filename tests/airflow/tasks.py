@@ -64,6 +64,7 @@ def context_of(attempt: Try, *, user: str | None = "ann", params: dict[str, Any]
         "dag": dag,
         "params": params or {},
         "task_state_store": state,
+        "var": {"value": {}},
     }
 
 

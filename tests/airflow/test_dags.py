@@ -20,6 +20,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
+from stateflow.airflow.operators.upgrades import pipeline_variable
 from stateflow.jobs.job import Job
 from stateflow.savepoints.format import read_savepoint
 from stateflow.storage.roots import open_store
@@ -210,6 +211,14 @@ def test_what_an_upgrade_has_switched_to_is_what_runs(bag: DagBag, monkeypatch: 
     monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_ORDERS", "/new/orders_2.py:orders")
     assert steps.running_pipeline("orders") == "/new/orders_2.py:orders"
     assert steps.running_pipeline("nobody") == ""
+
+
+def test_the_operators_know_the_variable_that_an_upgrade_sets_and_its_trial_may_run_another_file(
+    bag: DagBag,
+) -> None:
+    assert sys.modules["stateflow_settings"].pipeline_variable("orders") == pipeline_variable("orders")
+    assert bag.dags["stateflow_upgrade"].get_task("trial").any_version is True
+    assert "`pipeline_template`" in bag.dags["stateflow_upgrade"].get_task("approve").body
 
 
 def test_nothing_of_a_recovery_is_touched_without_an_approval(bag: DagBag) -> None:
@@ -466,7 +475,7 @@ GOOD = dict.fromkeys(
 @pytest.mark.parametrize(
     ("states", "stopped", "done", "sentence"),
     [
-        ({"switch": "success"}, STOPPED, True, "upgraded: every DAG runs /new.py:p"),
+        ({"switch": "success"}, STOPPED, True, "upgraded: every DAG that names its pipeline by pipeline_template runs /new.py:p"),
         ({"paused": "failed", "restore": "upstream_failed"}, None, False, "nothing was changed: paused failed"),
         (
             {"keep_before": "failed", "restore": "upstream_failed"}, STOPPED, False,
@@ -761,10 +770,11 @@ def test_an_upgrade_takes_the_savepoint_over_and_switches_every_dag(played: Play
     stopped, restored = played.result("upgrade", "stop"), played.result("upgrade", "restore")
     assert restored["document"]["from"] == stopped["savepoint"]
     new = STORIES["upgrade"]["conf"]["pipeline"]
-    assert (
-        played.result("upgrade", "verdict")
-        == f"upgraded: every DAG runs {new} from now on; unpause the pipeline's DAG"
+    said = played.result("upgrade", "verdict")
+    assert said.startswith(
+        f"upgraded: every DAG that names its pipeline by pipeline_template runs {new} from now on"
     )
+    assert said.endswith("; unpause the pipeline's DAG")
     # The next one finds it running.
     assert played.result("upgrade beside", "old_version")["pipeline"] == new
     assert not [name for name in played.job("orders").status().tags if name.startswith("before-upgrade")]

@@ -78,6 +78,21 @@ def test_the_task_runs_that_file_with_the_calls_arguments(tmp_path: Path, connec
     assert (spec.job, spec.parameters["input"], spec.parameters["days"]) == ("totals", "/data/in", "3")
 
 
+def test_a_function_that_an_upgrade_has_replaced_is_told_what_it_can_do(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path / "root")
+    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_TOTALS", "/new.py:accounts")
+    operator: Any = load_pipeline(str(written(tmp_path)), tmp_path).module.dag.get_task("accounts")
+    operator.launcher = method = Method(tmp_path / "root")
+    done = run_task(operator)
+    assert (done.state, method.specs) == ("failed", [])
+    assert "/new.py:accounts" in str(done.error)
+    assert "so nothing was run: delete the Variable" in str(done.error)
+    monkeypatch.delenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_TOTALS")
+    assert run_task(operator).error is None
+
+
 def test_a_pipeline_beneath_another_decorator_is_taken_too(tmp_path: Path) -> None:
     file = written(tmp_path)
     file.write_text(file.read_text().replace("def accounts", "@sf.pipeline('ledger')\ndef accounts"))

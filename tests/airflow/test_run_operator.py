@@ -127,6 +127,7 @@ def context(task: FakeTask | None = None, **more: Any) -> Any:
         "dag_run": SimpleNamespace(triggering_user_name="ada", clear_number=ti.clears),
         "task_state_store": TaskState(ti.dag_id, ti.run_id, ti.task_id, ti.map_index),
         "dag": SimpleNamespace(folder="/dags"),
+        "var": {"value": {}},
         **more,
     }
 
@@ -176,6 +177,53 @@ def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
 def test_a_relative_pipeline_lies_beside_the_dag(method: Method) -> None:
     operator(method, pipeline="orders.py:orders").execute(context())
     assert method.specs[0].pipeline == "/dags/orders.py:orders"
+
+
+def switched(pipeline: str, run_id: str = FakeTask.run_id) -> Any:
+    """Of a task whose job an upgrade has switched to this pipeline."""
+    return context(FakeTask(run_id=run_id), var={"value": {"stateflow_pipeline_orders": pipeline}})
+
+
+def test_a_task_that_names_another_file_than_an_upgrade_has_switched_to_runs_nothing(method: Method) -> None:
+    made = operator(method)
+    with refused(
+        AirflowFailException, "task 'run'", f"{ORDERS}:orders", "/new.py:orders", "'stateflow_pipeline_orders'",
+        "pipeline=pipeline_template(...)", "delete the Variable", "any_version=True",
+    ):  # fmt: skip
+        made.execute(switched("/new.py:orders"))
+    assert method.specs == []
+    # The three ways that it names.
+    made.execute(switched(f"{ORDERS}:orders"))
+    operator(method, any_version="true").execute(switched("/new.py:orders", "two"))
+    made.execute(context(FakeTask(run_id="three")))
+    assert len(method.specs) == 3
+    # A task that has ended well before the upgrade tells so.
+    made.execute(switched("/new.py:orders"))
+    assert len(method.specs) == 3
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "named", "same"),
+    [
+        ("orders.py:orders", "/dags/orders.py:orders", True),
+        ("/dags/orders.py:orders", "orders.py:orders", True),
+        ("/dags/../dags/orders.py:orders", "/dags/orders.py:orders", True),
+        ("/dags/orders.py", "/dags/orders.py:orders", True),
+        ("/dags/orders.py:orders", "/dags/orders.py:other", False),
+        ("/dags/orders.py:orders", "/dags/2/orders.py:orders", False),
+        ("/dags/orders.py:orders", "", True),
+    ],
+)
+def test_one_pipeline_may_be_written_in_several_ways(
+    method: Method, pipeline: str, named: str, same: bool
+) -> None:
+    made = operator(method, pipeline=pipeline, job="orders")
+    if not same:
+        with refused(AirflowFailException, named):
+            made.execute(switched(named))
+    else:
+        made.execute(switched(named))
+    assert len(method.specs) == same
 
 
 @pytest.mark.parametrize("on_rerun", ["skip", "rewind"])

@@ -20,6 +20,7 @@ class DecoratedRunOperator(StateflowRunOperator):
     """A run of the function that `@task.stateflow` decorates. The call's arguments are the pipeline's parameters."""
 
     custom_operator_name = "@task.stateflow"
+    way_to_follow = ""  # its pipeline is the function
 
     def __init__(
         self,

@@ -40,9 +40,7 @@ class DriverOperator(StateflowOperator):
 
     def file_of(self, context: Context) -> str:
         """`FILE:PIPELINE`; a relative file lies beside the DAG's."""
-        pipeline: str = self.given("pipeline")
-        folder = getattr(context["dag"], "folder", "") or "."
-        return str(Path(folder).absolute() / Path(pipeline).expanduser())
+        return beside_dag(context, self.given("pipeline"))
 
     def errand(self, context: Context) -> dict[str, Any]:
         """The fields that the errand of every driver has."""
@@ -64,6 +62,12 @@ class DriverOperator(StateflowOperator):
         """Spark's settings."""
         conf: dict[str, Any] = self.given("conf")
         return conf
+
+
+def beside_dag(context: Context, pipeline: str) -> str:
+    """`FILE:PIPELINE` with an absolute file: a relative one lies beside the DAG's."""
+    folder = getattr(context["dag"], "folder", "") or "."
+    return str(Path(folder).absolute() / Path(pipeline).expanduser())
 
 
 def name_of(pipeline: Any) -> str:

@@ -38,6 +38,7 @@ from stateflow.airflow.operators.drivers import (
     Launch,
     SparkPlace,
     SparkSettings,
+    beside_dag,
     name_of,
 )
 from stateflow.airflow.operators.events import announce, announce_partitions, announce_tables, keep_quiet
@@ -49,6 +50,7 @@ from stateflow.airflow.operators.links import (
     driver_log,
     spark_page,
 )
+from stateflow.airflow.operators.upgrades import is_same_pipeline, pipeline_variable
 from stateflow.errors import BusyError, StateflowError, UsageError
 from stateflow.pipelines.parameters import as_texts
 from stateflow.quantities import written_duration
@@ -89,6 +91,10 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
     """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
 
     operator_extra_links = (CheckpointLink(), SparkLink(), DriverLogLink())
+    way_to_follow = (
+        "let it follow by pipeline=pipeline_template(...), which is in dags/stateflow_settings.py, "
+    )
+    """What the task's author does so that it runs what an upgrade has switched to. It stands before other ways."""
 
     _driver: dict[str, Any] | None = None
     """What is known of the driver, for links."""
@@ -135,6 +141,10 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             "how a run ends that finds nothing to read: `succeed` or `skip`; either way no asset gets an event",
         ] = "succeed",
         allow_non_restored_state: NonRestored = False,
+        any_version: Annotated[
+            Flag,
+            "run this pipeline also where the Airflow Variable `stateflow_pipeline_JOB`, which an upgrade sets, names another one",
+        ] = False,
         final: Annotated[
             Flag, "when the input is used up, fire every event-time timer; the job is over then"
         ] = False,
@@ -213,6 +223,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             if mark.ended is not None and mark.ended_by == owner.run:
                 self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
                 return self._report(context, job, mark, mark.ended)
+            self._refuse_other_version(context)
             if mark.ended is not None:
                 choice = self.given("on_rerun")
                 if choice == "skip":
@@ -234,6 +245,23 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
                 if outcome.nothing_left:
                     control.note_look(job.store, job.layout, job.clock())
             return self._finished(context, job, mark, outcome)
+
+    def _refuse_other_version(self, context: Context) -> None:
+        """A DAG that names the old file would go on with it after an upgrade, on the state that the new one has made."""
+        variable = pipeline_variable(self.given("job"))
+        switched: str = context["var"]["value"].get(variable, "")
+        given = self.file_of(context)
+        if (
+            not switched
+            or self.given("any_version")
+            or is_same_pipeline(given, beside_dag(context, switched))
+        ):
+            return
+        raise AirflowFailException(
+            f"{self.argument_owner()} would run {given}, and an upgrade has switched job {self.given('job')!r} to {switched} (Airflow "
+            f"Variable {variable!r}), so nothing was run: {self.way_to_follow}delete the Variable to go on with the task's own pipeline, "
+            "or say any_version=True to run it all the same"
+        )
 
     def _refuse_forgotten_end(self, context: Context, job: Job, owner: Owner) -> None:
         """Airflow knows that this task had ended before it was cleared, and the job has no mark of it any more."""
