@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import DAG, Asset
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
@@ -618,10 +618,70 @@ def test_a_bound_that_a_template_gives_as_none_is_refused(method: Method) -> Non
         task_id="run", pipeline="orders.py:orders", until="{{ data_interval_end or none }}"
     )
     made.until = None
-    with pytest.raises(AirflowFailException, match="task 'run': until= came out as None"):
-        made._until()
+    with refused(
+        AirflowFailException, "task 'run': until came out as None", "{{ data_interval_end or none }}"
+    ):
+        made.given("until")
     made.until = ""
-    assert made._until() == ""
+    assert made.given("until") == ""
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ({"parameters": {**PARAMETERS, "output": "{{ params.none }}"}}, "parameters['output']"),
+        ({"parameters": {"days": ["1", "{{ params.none }}"]}}, "parameters['days'][1]"),
+        ({"options": {"retained_checkpoints": "{{ params.none }}"}}, "options['retained_checkpoints']"),
+        ({"conf": {"spark.x": "{% if 1 %}{{ params.none }}{% endif %}"}}, "conf['spark.x']"),
+        ({"checkpoint_dir": "{{ params.none }}"}, "checkpoint_dir"),
+        ({"job": "{{ params.none }}"}, "job="),
+        ({"pipeline": "{{ params.none }}", "job": "orders"}, "pipeline="),
+        ({"until": "{{ params.none }}"}, "until"),
+        (
+            {"trigger": "{{ params.none }}", "parallelism": "{{ params.none }}", "note": "{{ params.none }}"},
+            "",
+        ),
+    ],
+)
+def test_what_a_template_gives_as_none_is_nobodys_value(
+    method: Method, written: dict[str, Any], place: str, native: bool
+) -> None:
+    """It was a table called None. Where nothing may be given, it is nothing."""
+    with DAG("any", schedule=None, render_template_as_native_obj=native):
+        made = operator(method, **written)
+    given = context(params={"none": None})
+    made.render_template_fields(given)
+    if not place:
+        made.execute(given)
+        assert (method.specs[0].trigger, method.specs[0].parallelism, method.specs[0].note) == ("", None, "")
+        return
+    with refused(AirflowFailException, f"task 'run': {place}"):
+        made.execute(given)
+    assert method.specs == []
+
+
+def test_the_way_on_that_a_lost_template_s_refusal_names_is_one(method: Method) -> None:
+    given = context(params={"output": None})
+    made = operator(method, parameters={**PARAMETERS, "output": "{{ params.output }}"})
+    made.render_template_fields(given)
+    with refused(AirflowFailException, "'{{ params.output }}'", "{{ params.output or '/data/totals' }}"):
+        made.execute(given)
+    made = operator(method, parameters={**PARAMETERS, "output": "{{ params.output or '/data/totals' }}"})
+    made.render_template_fields(given)
+    made.execute(given)
+    assert method.specs[0].parameters["output"] == "/data/totals"
+
+
+def test_a_mapped_task_says_so_too(method: Method) -> None:
+    with DAG("any", schedule=None):
+        mapped = StateflowRunOperator.partial(
+            task_id="run", pipeline="orders.py:orders", parameters={"output": "{{ params.output }}"}
+        ).expand(job=["one", "two"])
+    made: Any = mapped.unmap({"job": "one"})
+    made.parameters = {"output": "None"}  # as Airflow renders it on the task that it has made
+    with refused(AirflowFailException, "parameters['output']"):
+        made.given("parameters")
 
 
 def test_templates_are_left_for_the_run() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import NoneType, UnionType
@@ -52,6 +52,8 @@ class Argument:
     when_none: Callable[[], Any] | None = None
     """Makes the value that replaces None."""
     doc: str = ""
+    takes_none: bool = False
+    """Whether a template may come out as None."""
 
 
 class DeclaredArguments:
@@ -64,8 +66,8 @@ class DeclaredArguments:
     arguments: ClassVar[Mapping[str, Argument]] = {}
     """By name, those of the base classes first."""
     template_fields: Any = ()  # Airflow's operators and notifiers declare it with two types
-    came_later: frozenset[str] = frozenset()
-    """Arguments that are known only when the task runs."""
+    as_written: Mapping[str, Any] = {}
+    """Arguments as the DAG file has them, before templates are rendered."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -81,9 +83,8 @@ class DeclaredArguments:
 
         Templates pass: they are read when they are rendered.
         """
-        self.came_later = frozenset(
-            name for name in self.arguments if name in values and is_deferred(values[name])
-        )
+        own = {name: values[name] for name in self.arguments if name in values}
+        self.as_written = {**self.as_written, **own}
         for name, argument in self.arguments.items():
             if name not in values:
                 continue
@@ -107,9 +108,20 @@ class DeclaredArguments:
     def given(self, name: str) -> Any:
         """The same in a task, once templates are rendered: what is wrong then, no retry makes right."""
         try:
-            return self.read(name)
+            value = self.read(name)
         except (TypeError, ValueError) as error:
             raise AirflowFailException(str(error)) from None
+        if not self.arguments[name].takes_none:
+            self._refuse_lost(name)
+        return value
+
+    def _refuse_lost(self, name: str) -> None:
+        """Airflow renders what is not there as the text `None`, or natively as None: a table of that name is nobody's wish."""
+        for where, template in lost(self.as_written.get(name), getattr(self, name)):
+            raise AirflowFailException(
+                f"{self.argument_owner()}: {name}{where} came out as None from {template!r}: give what it names a value, or the template "
+                "another one for that case, such as {{ params.output or '/data/totals' }}"
+            )
 
     def argument_owner(self) -> str:
         """Whose arguments they are, for errors."""
@@ -132,7 +144,9 @@ def _argument(hint: Any) -> Argument | None:
     if get_origin(hint) in (Union, UnionType):
         kinds = get_args(hint)
         inner = next((each for each in map(_argument, kinds) if each is not None), None)
-        return replace(inner, reader=optional(inner.reader)) if inner and NoneType in kinds else inner
+        if inner is None or NoneType not in kinds:
+            return inner
+        return replace(inner, reader=optional(inner.reader), takes_none=True)
     if get_origin(hint) is not Annotated:
         return None
     kind, *extras = get_args(hint)
@@ -148,10 +162,28 @@ def is_deferred(value: Any) -> bool:
     return hasattr(value, "resolve") and hasattr(value, "iter_references")
 
 
+def lost(written: Any, rendered: Any) -> Iterator[tuple[str, str]]:
+    """The templates in a value that came out as None, each with its place in the value."""
+    if is_deferred(written):
+        if rendered is None or (isinstance(written, str) and rendered == "None"):
+            yield "", str(written)
+    elif isinstance(written, Mapping) and isinstance(rendered, Mapping):
+        for name, each in written.items():
+            yield from ((f"[{name!r}]{where}", text) for where, text in lost(each, rendered.get(name)))
+    elif isinstance(written, list | tuple) and isinstance(rendered, list | tuple):
+        for at, (each, value) in enumerate(zip(written, rendered, strict=False)):
+            yield from ((f"[{at}]{where}", text) for where, text in lost(each, value))
+
+
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("has to be a text")
     return value.strip()
+
+
+def note(value: Any) -> str:
+    """A text that may be empty. Nobody gives None as a reason: it is what a form's empty field is rendered to."""
+    return "" if value is None or value == "None" else text(value)
 
 
 def named(value: Any) -> str:
@@ -290,7 +322,8 @@ def optional(reader: Reader[T]) -> Reader[T | None]:
 
 
 def bound(value: Any) -> str:
-    """Empty for none. What a template renders of a bound that is not there must not be none: the run would read everything."""
+    """Empty for none. What a template renders of a bound that is not there must not be none: the run would read everything.
+    `DeclaredArguments.given` refuses None of a template."""
     given = "" if value is None else text(value)
     if given.lower() in ("none", "null"):
         raise ValueError("is no bound: give a version or a time, or an empty text for none")
@@ -345,6 +378,7 @@ def setting(section: str, name: str) -> Callable[[], bool]:
 # What a signature says. `Name | None` is read as None, too.
 Name = Annotated[str, Argument(named)]
 Text = Annotated[str, Argument(text)]
+Note = Annotated[str, Argument(note, takes_none=True)]
 Flag = Annotated[bool | str, Argument(flag)]
 Count = Annotated[int | str, Argument(number(1))]
 Share = Annotated[float | str, Argument(share)]

@@ -15,7 +15,7 @@ from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
 from stateflow.airflow.connections.spark import spark_master
 from stateflow.airflow.connections.stateflow import StateflowHook
-from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Text
+from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Note, Text
 from stateflow.airflow.operators.idempotency import IdempotencyKey
 from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
 
@@ -43,7 +43,7 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         job: Name,
         stateflow_conn_id: Name = StateflowHook.default_conn_name,
         checkpoint_dir: Text = "",
-        note: Text = "",
+        note: Note = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from stateflow.airflow.operators.arguments import Argument, Count, Flag, Rule, Span, text
+from stateflow.airflow.operators.arguments import Argument, Count, Flag, Rule, Span, is_deferred, text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, UsageError, error_of
 from stateflow.quantities import several, size_text, written_duration
@@ -69,7 +69,9 @@ class StateflowCleanupOperator(StateflowOperator):
             self.linked(context)
             name = self.given("job")
             # What a mapped task is expanded over comes later, too.
-            came_later = "job" in self.came_later or getattr(context["ti"], "map_index", -1) >= 0
+            came_later = (
+                is_deferred(self.as_written.get("job")) or getattr(context["ti"], "map_index", -1) >= 0
+            )
             if came_later and not text(getattr(self, "job", "")):
                 raise AirflowFailException(
                     f"{self.argument_owner()}: job came out empty, and this task would clean up every job of the root: give its template a job's "

@@ -102,7 +102,9 @@ class StateflowRestoreOperator(StateflowOperator):
             "the digest of the plan that was approved; any other plan is refused. Empty text is no digest",
         ] = None,
         approval: Annotated[
-            Any, Argument(answer), "what the approval task has returned, such as `approve.output`"
+            Any,
+            Argument(answer, takes_none=True),
+            "what the approval task has returned, such as `approve.output`",
         ] = None,
         four_eyes: Annotated[
             Flag, "refuse unless somebody else than whoever triggered the DAG run has approved"

@@ -381,7 +381,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             job,
             as_texts(self.given("parameters")),
             options=self.hook.options(**{**self.given("options"), **chosen}),
-            until=[until] if (until := self._until()) else (),
+            until=[until] if (until := self.given("until")) else (),
             allow_non_restored_state=self.given("allow_non_restored_state"),
         )
 
@@ -438,21 +438,12 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             method_name="resume_idle",
         )
 
-    def _until(self) -> str:
-        """Empty for no bound. A template that gives None, as Airflow renders natively, is no word of that."""
-        bound: str = self.given("until")
-        if getattr(self, "until", None) is None and "until" in self.came_later:
-            raise AirflowFailException(
-                f"{self.argument_owner()}: until= came out as None, and an empty text is no bound"
-            )
-        return bound
-
     def _spec(self, context: Context) -> RunSpec:
         from stateflow.driver.run_spec import RunSpec  # as above
 
         return RunSpec(
             **self.errand(context),
-            until=self._until(),
+            until=self.given("until"),
             parallelism=self.given("parallelism"),
             trigger=self.given("trigger") or "",
             final=self.given("final"),
