@@ -548,6 +548,41 @@ def test_a_table_that_is_gone_is_not_made_anew(bench: Workbench, mode: str) -> N
     assert len(contents(bench.spark, table)) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_sink_that_is_told_another_place_is_not_said_to_have_lost_its_table(
+    bench: Workbench, mode: str
+) -> None:
+    table, mistaken, moved = (bench.folder / name for name in ("table", "tabel", "moved"))
+
+    def into(place: Path) -> sf.Pipeline:
+        @sf.pipeline(f"told-{mode}")
+        def told(flow: sf.Flow) -> None:
+            rows = flow.source("in", bench.source("in", ORDER), Order)
+            if mode == "append":
+                rows.append("out", sf.delta(str(place)))
+            else:
+                rows.upsert("out", sf.delta(str(place)), keys=["user"])
+
+        return told
+
+    bench.rows("in", [order(1)])
+    bench.run(into(table))
+    bench.rows("in", [order(2)])
+    with refused(
+        sf.DisagreementError, f"job 'told-{mode}' wrote to {table} up", f"{mistaken} now", "correct the parameter",
+        "its place now", "a new sink uid",
+    ) as caught:  # fmt: skip
+        bench.run(into(mistaken))
+    assert "is gone" not in str(caught.value)
+    assert not mistaken.exists()
+    # The correction, and the place that a table was moved to.
+    bench.run(into(table))
+    bench.rows("in", [order(3)])
+    bench.run(into(table.rename(moved)))
+    assert len(contents(bench.spark, moved)) == 3
+
+
 class Panic(BaseException):
     """As libraries in Rust raise: no Exception."""
 

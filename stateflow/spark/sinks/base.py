@@ -109,6 +109,14 @@ class Sink(ABC):
         """For `open`, before it creates a missing table: DisagreementError if the target had rows. An empty table in its place would look to readers
         as if there had been none, and stand in the way of whoever puts the old one back."""
         if (last := self.last_commit) is not None:
+            before, kind = self.last_prepared, self.declared
+            has_place = bool(kind.place(self.target))
+            if before and has_place and not kind.is_at(self.target, before.target, before.name):
+                raise DisagreementError(
+                    f"sink and log disagree: {last} wrote to {before.name or before.target} up to slot {last.slot}, and is told to write to "
+                    f"{target} now, which does not exist: correct the parameter or the code that says so (where the old one was moved, to "
+                    "its place now), or give a new table a new sink uid"
+                )
             raise DisagreementError(
                 f"sink and log disagree: {target} is gone, and the log says that it got slot {last.slot} of {last}: put it back as it was, or "
                 "give a new table a new sink uid"
