@@ -11,7 +11,7 @@ sends you here. There are two ways to process an interval again:
 
 | step | what it does |
 |---|---|
-| `known_job` | looks up which file the job runs |
+| `known_pipeline` | looks up which file the job runs, unless *Pipeline* names it; refuses one outside the settings' `pipeline_folders` |
 | `chosen` | the parameters of the fork; refuses those of the job itself, which would write into its tables |
 | `fork` | a new job, with the state and the offsets of the restore point; refuses the name of a job that is there |
 | `run` | reads from there to *until*, included |
@@ -33,7 +33,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 from stateflow_settings import NAME, SETTINGS, conn_field, flag_field, job_field, note_field, text_field
-from stateflow_steps import known_job
+from stateflow_steps import known_pipeline
 
 from stateflow.airflow import (
     StateflowHook,
@@ -48,13 +48,14 @@ RESTORE_POINT = rf"^(latest|checkpoint:[0-9]+|tag:{NAME}|[A-Za-z][A-Za-z0-9+.-]*
 
 @task
 def chosen(conn_id: str, job: str, fork: str, params: Any = None) -> dict[str, Any]:
-    """What the fork runs with. Whether a parameter names an output is not known here, so at least one has to differ."""
+    """What the fork runs with. Whether a parameter names an output is not known here, so at least one has to differ. One that is null is
+    the job's own."""
     parameters: dict[str, Any] = dict(params["parameters"])
     with spoken():
         own = StateflowHook(conn_id).job(job).status().parameters
     if fork == job:
         raise AirflowFailException(f"a fork needs a name of its own, and {fork!r} is the job itself")
-    if not {name for name, value in parameters.items() if own.get(name) != str(value)}:
+    if not {name for name, value in parameters.items() if value is not None and own.get(name) != str(value)}:
         raise AirflowFailException(
             f"the fork would write into the tables of job {job!r}: name other outputs under Parameters, such as "
             '{"output": "/data/totals_again"}'
@@ -105,14 +106,14 @@ with DAG(
     tags=["stateflow", "manual"],
 ):
     job, conn_id = "{{ params.job }}", "{{ params.conn_id }}"
-    known = known_job(job, "{{ params.pipeline or '' }}")
+    pipeline = known_pipeline(job, "{{ params.pipeline or '' }}")
     wanted = chosen(conn_id, job, "{{ params.fork }}")
     of_fork: dict[str, Any] = {
         "job": "{{ params.fork }}",
         "stateflow_conn_id": conn_id,
         "note": "{{ params.note or '' }}",
     }
-    spark: dict[str, Any] = {"pipeline": known["pipeline"], "spark_conn_id": SETTINGS.spark_conn_id}
+    spark: dict[str, Any] = {"pipeline": pipeline, "spark_conn_id": SETTINGS.spark_conn_id}
     fork = StateflowRestoreOperator(
         task_id="fork",
         origin="{{ params.origin }}",
@@ -127,4 +128,4 @@ with DAG(
     )
     verify = StateflowVerifyOperator(task_id="verify", retries=0, **of_fork)
 
-    [known, wanted] >> fork >> run >> verify
+    [pipeline, wanted] >> fork >> run >> verify

@@ -43,17 +43,31 @@ def known_job(job: str, pipeline: str = "") -> dict[str, str]:
     return known(job, pipeline)
 
 
+@task
+def known_pipeline(job: str, pipeline: str = "") -> str:
+    """The file alone, where nothing starts or pauses the job's DAG. A form that names it needs no settings of the job."""
+    running = pipeline or running_pipeline(job)
+    if not running:
+        raise _unknown("pipeline", job, "name it in the form's field Pipeline, or")
+    refuse_pipeline_elsewhere(running)
+    return running
+
+
 def known(job: str, pipeline: str = "") -> dict[str, str]:
-    """The same for the code of a task."""
+    """File and DAG for the code of a task."""
     settings = SETTINGS.jobs.get(job)
     running = pipeline or running_pipeline(job)
     if not running or settings is None or not settings.dag_id:
-        raise AirflowFailException(
-            f"which {'DAG' if running else 'pipeline'} runs job {job!r} is not known: say so in the Airflow Variable "
-            f"'stateflow' (dags/stateflow_settings.py shows how); its jobs are: {', '.join(SETTINGS.jobs) or 'none'}"
-        )
+        raise _unknown("DAG" if running else "pipeline", job)
     refuse_pipeline_elsewhere(running)
     return {"pipeline": running, "dag_id": settings.dag_id}
+
+
+def _unknown(what: str, job: str, first: str = "") -> AirflowFailException:
+    return AirflowFailException(
+        f"which {what} runs job {job!r} is not known: {first}{' ' if first else ''}say so in the Airflow Variable "
+        f"'stateflow' (dags/stateflow_settings.py shows how); its jobs are: {', '.join(SETTINGS.jobs) or 'none'}"
+    )
 
 
 def refuse_pipeline_elsewhere(pipeline: str) -> None:

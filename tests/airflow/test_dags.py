@@ -583,6 +583,19 @@ STORIES: dict[str, dict[str, Any]] = {
     "reprocessing into its tables": {
         "dag": "stateflow_reprocess", "conf": {"fork": "twice", "parameters": {"output": "/data/totals"}},
     },
+    "reprocessing of a stranger": {
+        "dag": "stateflow_reprocess",
+        "conf": {
+            "job": "kept", "fork": "of-kept", "origin": "latest", "parameters": {"output": "/data/of-kept"}, "clone_sinks": False,
+        },
+        "mark": "run",
+    },
+    "reprocessing of a stranger by no file": {
+        "dag": "stateflow_reprocess",
+        "conf": {"job": "kept", "fork": "of-none", "parameters": {"output": "/data/of-none"}, "pipeline": None},
+    },
+    "reprocessing with a file from elsewhere": {"dag": "stateflow_reprocess"},
+    "reprocessing into null": {"dag": "stateflow_reprocess", "conf": {"job": "orders", "fork": "null", "parameters": {"output": None}}},
     "upgrade that does not fit": {"dag": "stateflow_upgrade"},
     "upgrade": {"dag": "stateflow_upgrade", "mark": "trial|shadow|approve"},
     "recovery with a file from elsewhere": {"dag": "stateflow_recovery", "mark": "approve"},
@@ -614,6 +627,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         "job": "orders",
         "pipeline": f"{folder}/linked.py:orders",
     }
+    STORIES["reprocessing with a file from elsewhere"]["conf"] = {
+        "job": "kept", "fork": "evil", "parameters": {"output": "/data/evil"}, "pipeline": f"{elsewhere}/evil.py:orders",
+    }  # fmt: skip
+    STORIES["reprocessing of a stranger"]["conf"]["pipeline"] = f"{folder}/orders_3.py:orders"
     there = made_job(tmp_path_factory.mktemp("saved"), "orders")
     saved = Job(there.store.url, "orders").savepoint(to=str(folder / "saved")).url
     STORIES["reprocessing with copies"]["conf"]["origin"] = saved
@@ -714,6 +731,16 @@ def test_an_interval_is_processed_again_in_a_fork_that_leaves_the_job_alone(play
 
 
 @pytest.mark.system
+def test_an_interval_of_a_job_that_the_settings_do_not_have_needs_its_file_alone(played: Played) -> None:
+    said = played.said("reprocessing of a stranger by no file", "known_pipeline")
+    for part in ("pipeline", "'kept'", "field Pipeline", "Variable 'stateflow'"):
+        assert part in said
+    assert played.state("reprocessing of a stranger by no file", "fork") == "upstream_failed"
+    assert played.state("reprocessing of a stranger") == "success"
+    assert played.job("of-kept").log().head is not None
+
+
+@pytest.mark.system
 def test_what_an_interval_s_form_asks_to_copy_is_asked_of_the_restore(played: Played) -> None:
     """These jobs have no tables, so that the refusal shows that the form's field has arrived."""
     said = played.said("reprocessing with copies", "fork")
@@ -723,9 +750,10 @@ def test_what_an_interval_s_form_asks_to_copy_is_asked_of_the_restore(played: Pl
 
 @pytest.mark.system
 def test_a_fork_into_the_job_s_own_tables_is_refused(played: Played) -> None:
-    said = played.said("reprocessing into its tables", "chosen")
-    assert said.startswith("the fork would write into the tables of job 'orders': name other outputs")
-    assert played.state("reprocessing into its tables", "fork") == "upstream_failed"
+    for story in ("reprocessing into its tables", "reprocessing into null"):
+        said = played.said(story, "chosen")
+        assert said.startswith("the fork would write into the tables of job 'orders': name other outputs")
+        assert played.state(story, "fork") == "upstream_failed"
 
 
 @pytest.mark.system
@@ -734,6 +762,7 @@ def test_a_fork_into_the_job_s_own_tables_is_refused(played: Played) -> None:
     [
         ("recovery with a file from elsewhere", "known_job", ("plan", "approve", "restore")),
         ("upgrade with a file from elsewhere", "paused", ("stop", "check", "restore", "trial")),
+        ("reprocessing with a file from elsewhere", "known_pipeline", ("fork", "run")),
     ],
 )
 def test_a_file_outside_the_settings_folders_is_refused_before_it_is_loaded_and_before_an_approval(
@@ -794,5 +823,5 @@ def test_the_night_cleans_up_and_finds_what_is_damaged(played: Played) -> None:
     assert played.result("nightly", "report")["deleted"] is False
     assert played.state("nightly", "cleanup") == "success"
     verified = [t["state"] for n, t in played.told["nightly"]["tasks"].items() if n.startswith("verify[")]
-    assert sorted(verified) == ["failed", "success", "success", "success", "success"]
+    assert sorted(verified) == ["failed", *["success"] * 5]
     assert played.state("nightly") == "failed"
