@@ -83,3 +83,15 @@ def test_spark_that_ends_while_it_still_answers_is_waited_for(monkeypatch: pytes
             'Cannot invoke "RpcEndpointRef.askSync(Object)" because "BlockManagerMaster.driverEndpoint()" is null'
         )
         assert "ran out of memory" in str(failures.translated(said))
+
+
+def test_a_task_without_memory_is_told_as_one_while_its_jvm_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM may answer before it ends, and an executor's end is not the driver's."""
+    said = PySparkException("Lost task 0.0 in stage 0.0: java.lang.OutOfMemoryError: Java heap space")
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(52)"]) as jvm:
+        monkeypatch.setattr(failures, "process_of_jvm", lambda: jvm)
+        assert "(exit code 52)" in str(failures.translated(said))
+    monkeypatch.setattr(failures, "process_of_jvm", lambda: None)
+    told = str(failures.translated(said))
+    assert "spark.driver.memory=SIZE" in told
+    assert "spark.executor.memory=SIZE" in told

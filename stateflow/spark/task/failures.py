@@ -28,6 +28,7 @@ _DYING = 2.0
 """Seconds to wait, after a connection broke, for the process at its other end to end."""
 _OUT_OF_MEMORY = 52
 """What Spark's JVM ends with when its heap is full."""
+_NO_HEAP = "java.lang.OutOfMemoryError"
 _SMALLER = "let its batches have fewer rows (per_batch of a folder, maxFilesPerTrigger of a table)"
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
@@ -133,7 +134,9 @@ def _misfit(text: str) -> str:
 
 def _ended_jvm(error: BaseException) -> str:
     """How the JVM ended, if it is gone, or ends while it still answers; else empty."""
-    if not any(map(lost_connection, _chain(error))) and not SHUT.is_in(failure_text(error)):
+    text = failure_text(error)
+    without_memory = _NO_HEAP in text
+    if not any(map(lost_connection, _chain(error))) and not SHUT.is_in(text) and not without_memory:
         return ""
     if (host := lent.name_of_host()) and lent.has_lost_spark(_DYING):
         return (
@@ -142,12 +145,17 @@ def _ended_jvm(error: BaseException) -> str:
             f"more (`stateflow host start {host} --memory SIZE`), or {_SMALLER}"
         )
     process = process_of_jvm()
-    if process is None:
-        return ""
     try:
-        code = process.wait(_DYING)
+        code = None if process is None else process.wait(_DYING)
     except subprocess.TimeoutExpired:
-        return ""
+        code = None
+    if code is None:
+        more = "--conf spark.driver.memory=SIZE, on a cluster spark.executor.memory=SIZE"
+        return (
+            f"a task ran out of Java's memory: give it more ({more}), or {_SMALLER}; the next run carries on"
+            if without_memory
+            else ""
+        )
     if code == _OUT_OF_MEMORY:
         return f"Spark's JVM ran out of memory (exit code {code}): give it more (--conf spark.driver.memory=SIZE), or {_SMALLER}; the next run carries on"
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
