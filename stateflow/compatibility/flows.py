@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -37,7 +37,7 @@ from stateflow.pipelines.inputs.places import same_place, same_spelling
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.ready.fixed_options import duration
 from stateflow.pipelines.ready.operators import ReadyOperator
-from stateflow.pipelines.rows.row_type import key_type
+from stateflow.pipelines.rows.row_type import RowType, key_type
 from stateflow.pipelines.sink_kinds import kind_in_record
 from stateflow.quantities import several
 from stateflow.state.values.evolution.declared_types import RULES, Change
@@ -324,7 +324,7 @@ def _by_other_keys(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]
         # Kinds share the name of an output that was taken back.
         if kind.mode == "append" and before.kind == kind.name:
             how = "appended its rows to"
-        elif keys and {key.lower() for key in keys} != {key.lower() for key in now}:
+        elif keys and not _are_renamed(keys, now, sink.inputs[0].rows):
             how = f"upserted by {', '.join(keys)} into"
         else:
             continue
@@ -332,6 +332,14 @@ def _by_other_keys(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]
             f"sink {sink.uid!r} has {how} {sink.output} so far and upserts by {', '.join(now)} from now on: what stands there stays as it is, "
             "also several rows of one key; leave one row of each key there, or give the sink a new table and a new uid"
         )
+
+
+def _are_renamed(before: Iterable[str], now: Iterable[str], rows: RowType | None) -> bool:
+    """Whether the key columns are those of before, by their names of today. `check` says how the table's are renamed."""
+    former = {} if rows is None else {f.name.lower(): {a.lower() for a in f.aliases} for f in rows.fields}
+    old, new = ({name.lower() for name in names} for names in (before, now))
+    gone, added = old - new, new - old
+    return len(gone) == len(added) and all(gone & former.get(name, set()) for name in added)
 
 
 def other_uid(sink: SinkNode, written: Mapping[str, Prepared]) -> str:

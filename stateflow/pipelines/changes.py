@@ -10,7 +10,7 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.code.source_text import shown_filter
 from stateflow.pipelines.graph import FormerChanges, Graph, Node, NodeRows, SinkNode, TransformNode, UnionNode
 from stateflow.pipelines.ready.aggregates import Aggregate
-from stateflow.pipelines.rows.row_type import RowType, row_type
+from stateflow.pipelines.rows.row_type import RowType
 
 OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
 """The column that says what a change is, in streams that also delete, and its two values."""
@@ -168,7 +168,7 @@ def operation_rows(rows: RowType, op: str, operation: str) -> RowType:
     if rows.field(op) is not None and op != operation:
         raise UsageError(f"changes_as_rows: {rows.name} has a column {op!r} already: give op= another name")
     plain = replace(rows, fields=tuple(field for field in rows.fields if field.name != operation))
-    return row_type(f"{plain.ddl}, `{op}` string")
+    return plain.with_columns(**{op: "string"})
 
 
 def with_operation(op: str, operation: str, frame: Any) -> Any:

@@ -19,7 +19,6 @@ from stateflow.pipelines.ready.operators import (
     stored_columns,
 )
 from stateflow.pipelines.ready.windows import at_least_one
-from stateflow.pipelines.rows.row_type import row_type
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
 
@@ -91,7 +90,7 @@ def top(
     kept = tuple(name for name in rows.names if name not in keyed.columns)
     state = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
     layout = ColumnLayout(state, by={PLACE: int}, ttl=ttl_of(ttl), renamed=former_columns(rows, kept))
-    output = row_type(f"{rows.ddl}, `{rank}` bigint, `{OPERATION}` string")
+    output = rows.with_columns(**{rank: "bigint", OPERATION: "string"})
     changes = (*keyed.columns, *(alike or (rank,)))
     return Top(
         uid, keyed.key(), rows, output, {"rows": layout}, rows.names, changes,

@@ -373,6 +373,39 @@ def test_a_table_s_column_is_renamed_where_its_values_go_on_and_not_for_an_aggre
     assert "ADD COLUMNS (`paid` BIGINT)" in problem
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        ".key_by('store').top('top', 2, by='-takings', per='sku').upsert('out', table)",
+        ".key_by('store', order_by='takings').latest('last').changes_as_rows(op='op').append('out', table)",
+    ],
+)
+def test_so_is_one_of_rows_that_a_ready_made_operator_puts_out(
+    command: Command, tmp_path: Path, step: str
+) -> None:
+    table, file = tmp_path / "out", tmp_path / "renamed.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import Annotated\n"
+        "import stateflow as sf\n"
+        "@dataclass\n"
+        "class Sale:\n"
+        "    store: Annotated[str, sf.field(aliases=['shop'])]\n"
+        "    sku: str\n"
+        "    takings: Annotated[float, sf.field(aliases=['price'])]\n"
+        f"table = sf.delta({str(table)!r})\n"
+        "@sf.pipeline('renamed')\n"
+        "def renamed(flow: sf.Flow) -> None:\n"
+        f"    flow.source('sales', sf.files('/in', 'json'), Sale){step}\n"
+    )
+    commit(table, 0, "shop", "sku", "price", "rank", "op")
+    said = command("check", f"{file}:renamed", "--checkpoint-dir", tmp_path / "root", "-o", "json")
+    [problem] = said.json["problems"]
+    assert "RENAME COLUMN `shop` TO `store`" in problem
+    assert "RENAME COLUMN `price` TO `takings`" in problem
+    assert "ADD COLUMNS" not in problem
+
+
 def test_a_column_that_the_local_table_of_a_source_lacks_is_told_with_the_nearest_one(
     command: Command, tmp_path: Path
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -233,12 +234,20 @@ def test_what_begins_in_the_middle_of_one_source_and_at_the_beginning_of_another
     assert told("one", "other2", "count2", "rows2") == [], "nothing of one was read yet"
 
 
+@dataclass
+class OfUser:
+    user: Annotated[int, sf.field(aliases=["customer"])]
+    day: int
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "said"),
     [
         ("delta_append", {}, "appended its rows to"),
         ("delta_upsert", {"keys": ["day"]}, "upserted by day into"),
         ("delta_upsert", {"keys": ["User"]}, ""),
+        ("delta_upsert", {"keys": ["Customer"]}, ""),
+        ("delta_upsert", {"keys": ["customer", "day"]}, "upserted by customer, day into"),
         ("delta_rewind", {"table": "t"}, ""),
         ("function", {}, ""),
     ],
@@ -248,7 +257,7 @@ def test_a_sink_that_tells_rows_apart_in_another_way_than_so_far_is_told(
 ) -> None:
     @sf.pipeline("orders")
     def upserting(flow: sf.Flow, *, output: str) -> None:
-        rows = flow.source("events", sf.delta("/data/orders"), "user int, day int")
+        rows = flow.source("events", sf.delta("/data/orders"), OfUser)
         rows.upsert("totals", sf.delta(output), keys=["user"])
 
     made = made_job(tmp_path)

@@ -38,10 +38,14 @@ class Field:
     nullable: bool = True
     default: Default | None = field(default=None, compare=False)
     """What stands for a null; None when the type allows None, or when there is no default."""
+    former: tuple[str, ...] = field(default=(), compare=False)
+    """Its earlier names, where it has no hint that says them."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
         """Its earlier names, from `sf.field(aliases=[...])`."""
+        if self.former:
+            return self.former
         extras = get_args(self.hint)[1:] if get_origin(self.hint) is Annotated else ()
         return tuple(name for extra in extras if isinstance(extra, FieldAliases) for name in extra.names)
 
@@ -77,6 +81,14 @@ class RowType:
         """The rows with these columns alone."""
         fields = tuple(field for field in self.fields if field.name in names)
         return RowType(self.name, fields, self.make, self.typed)
+
+    def with_columns(self, **more: str) -> RowType:
+        """Rows with further columns of these types, as tuples with names. A column keeps its earlier names."""
+        columns = {**{f.name: f.type for f in self.fields}, **more}
+        plain = row_type(", ".join(f"{quoted(name)} {type}" for name, type in columns.items()))
+        former = {f.name: f.aliases for f in self.fields}
+        fields = tuple(dataclasses.replace(f, former=former.get(f.name, ())) for f in plain.fields)
+        return RowType(plain.name, fields, plain.make, plain.typed)
 
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
