@@ -136,9 +136,9 @@ def claim_epoch(
 ) -> ClaimedEpoch:
     """Claims the next epoch, creating the job if there is none yet."""
     if not living_epochs(store, layout):
+        _refuse_savepoint_inside(store, layout)
         # The whole protocol relies on create-only writes, and some stores and emulators ignore the condition.
         probe(store, ids)
-        _refuse_savepoint_inside(store, layout)
         identity = JobIdentity(uuid=ids(), name=layout.job, at=clock())
         create_once(store, layout.identity, encode(identity))
     while True:
