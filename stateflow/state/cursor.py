@@ -165,7 +165,7 @@ class ValuesState(BoundState):
         self.serializer = replace(self.serializer, loads=lambda raw: seen(loads(raw)))
 
     def has_set(self, value: Any) -> bool:
-        """Whether user code has set this value for the current key, or what it was read from."""
+        """Whether user code has set this value for the current key, or has set or deleted what it was read from."""
         raise NotImplementedError
 
     def is_live(self, raw: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from heapq import merge
 from typing import Any, Generic, Self, TypeVar
 
@@ -130,7 +130,7 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
 class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
     """A mapping whose entries are stored one by one; iteration is in key order and may modify the map."""
 
-    __slots__ = ("_cleared", "_entries", "_raws", "_read", "_written", "codec")
+    __slots__ = ("_cleared", "_entries", "_raws", "_read", "_watched", "_written", "codec")
 
     def __init__(
         self,
@@ -152,10 +152,16 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         """With a ttl: what is stored, as far as somebody has looked."""
         self._read: set[bytes] = set()
         """With a ttl that reading renews: entries that were read."""
+        self._watched: list[tuple[bytes, Any]] | None = None
+        """While reads are watched: which entry each value was read from. A value alone does not tell."""
 
     def at(self, namespace: Any) -> Self:
         """The same state of the same key under a namespace; under None this one."""
         return self.view_of(namespace)
+
+    def watch_reads(self, seen: Callable[[Any], Any]) -> None:
+        super().watch_reads(seen)
+        self._watched = []
 
     def _begin(self) -> None:
         # As of lists: a view that nobody uses must not clear its namespace.
@@ -173,6 +179,8 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
             self._entries, self._written, self._cleared = {}, set(), False
             if self._expiry is not None:
                 self._raws, self._read = {}, set()
+            if self._watched is not None:
+                self._watched = []
 
     def _encoded(self, key: K) -> bytes:
         try:
@@ -187,6 +195,8 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
             cursor = self._cursor
             raw = None if self._cleared else cursor.backend.get(cursor.full(self._id) + encoded)
             value = self._entries[encoded] = self._live(raw)
+            if self._watched is not None:
+                self._watched.append((encoded, value))
             if self._expiry is not None and not self._cleared:
                 self._looked(encoded, raw, value)
         return value
@@ -232,7 +242,11 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         self._touch()
 
     def has_set(self, value: Any) -> bool:
-        return self._cleared or any(self._entries[key] is value for key in self._written)
+        if any(self._entries[key] is value for key in self._written):
+            return True
+        # An entry that was deleted or got another value since is as user code wants it.
+        read_from = (key for key, read in self._watched or () if read is value)
+        return any(self._cleared or key in self._written for key in read_from)
 
     def _scanned(self) -> Iterator[tuple[bytes, Any]]:
         if not self._cleared:
@@ -251,6 +265,8 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
 
     def _seen(self, encoded: bytes, raw: bytes) -> Any:
         value = self._live(raw)
+        if self._watched is not None:
+            self._watched.append((encoded, value))
         if self._expiry is not None:
             self._looked(encoded, raw, value)
         return value

@@ -9,6 +9,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.testing import KeyedHarness
+from tests.refusals.refusal import refused
 
 
 @dataclass
@@ -96,3 +97,77 @@ def test_a_value_changed_and_set_is_fine() -> None:
         {"monday": ["x", "kept"]},
         [Cart(["x", "kept"])],
     )
+
+
+class Baskets(sf.KeyedProcess[int, Order, str]):
+    """Adds to lists that it has read from a map, and does then with their entries what the row's sku says."""
+
+    lists = sf.MapState(str, list[str], namespace=str)
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        lists, there = self.lists, self.lists.at("there")
+        for row in rows:
+            if row.sku == "begin":
+                lists["full"], lists["open"], there["full"] = ["x"], ["x"], ["x"]
+                continue
+            if "items" in row.sku:
+                full, left = (value for _, value in lists.items())
+            else:
+                full, left = lists["full"], lists["open"]
+            full.append("added")
+            match row.sku.split(", "):
+                case ["deleted", *_]:
+                    del lists["full"]
+                case ["popped", *_]:
+                    lists.pop("full")
+                    yield ",".join(full)
+                case ["popped after a set", *_]:
+                    lists["full"] = full
+                    lists.pop("full")
+                case ["replaced", *_]:
+                    lists["full"] = ["new"]
+                case ["moved", *_]:
+                    del lists["full"]
+                    there["moved"] = full
+                case ["other deleted", *_]:
+                    del lists["open"]
+                case ["deleted elsewhere", *_]:
+                    del there["full"]
+                case ["cleared elsewhere", *_]:
+                    there.clear()
+                case ["deleted and another changed", *_]:
+                    del lists["full"]
+                    left.append("lost")
+
+
+@pytest.mark.parametrize(
+    ("what", "full"),
+    [
+        ("deleted", None),
+        ("popped", None),
+        ("popped after a set", None),
+        ("moved", None),
+        ("replaced", ["new"]),
+    ],
+)
+@pytest.mark.parametrize("read", ["", ", by items()"])
+def test_what_is_changed_and_then_deleted_or_replaced_in_a_map_is_fine(
+    what: str, full: list[str] | None, read: str
+) -> None:
+    harness = KeyedHarness(Baskets)
+    harness.rows(Order(1, "begin"))
+    assert harness.rows(Order(1, what + read)) == (["x,added"] if what == "popped" else [])
+    found = harness.snapshot(1)["lists"]
+    assert found[None] == {"open": ["x"]} | ({"full": full} if full else {})
+    assert found["there"].get("moved") == (["x", "added"] if what == "moved" else None)
+
+
+@pytest.mark.parametrize(
+    "what", ["other deleted", "deleted elsewhere", "cleared elsewhere", "deleted and another changed"]
+)
+@pytest.mark.parametrize("read", ["", ", by items()"])
+def test_another_entry_that_is_deleted_excuses_nothing(what: str, read: str) -> None:
+    harness = KeyedHarness(Baskets)
+    harness.rows(Order(1, "begin"))
+    with refused(sf.UsageError, "state 'lists'", "not set", "self.lists[key] = value"):
+        harness.rows(Order(1, what + read))
