@@ -12,6 +12,7 @@ from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.scalars import CODED
+from stateflow.operators.attempt import Mark
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.operators.output import returned
 from stateflow.state.bound import BoundListState, BoundMapState, StoredState
@@ -31,6 +32,14 @@ class Watch:
             state = vars(engine.process).get(name)
             if isinstance(state, (StoredState, BoundListState, BoundMapState)):
                 state.watch_reads(partial(self._remembered, state))
+        undo = engine._attempt.undo
+
+        def undone(mark: Mark, changes: list[Any]) -> None:
+            # What a failed call has read goes with what it has written: the next key is not to blame for it.
+            self._read = []
+            undo(mark, changes)
+
+        engine._attempt.undo = undone  # type: ignore[method-assign]
         engine._handlers = tuple(map(self._checked, engine._handlers))
         # One key at a time, so that what is read belongs to the key whose function has just run.
         engine.visiting.at_once = 1

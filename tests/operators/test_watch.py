@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -171,3 +172,57 @@ def test_another_entry_that_is_deleted_excuses_nothing(what: str, read: str) -> 
     harness.rows(Order(1, "begin"))
     with refused(sf.UsageError, "state 'lists'", "not set", "self.lists[key] = value"):
         harness.rows(Order(1, what + read))
+
+
+class Failing(sf.KeyedProcess[int, Order, str]):
+    """Changes and sets what it has read, in rows, timers and visits, and fails then for one key."""
+
+    skus = sf.ValueState(list[str], default=list)
+    by_day = sf.MapState(str, list[str])
+    alarm = sf.Timer("processing")
+    fails = sf.BroadcastState(str, int)
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            if row.sku == "begin":
+                self.skus.value, self.by_day["monday"] = ["x"], ["x"]
+                self.alarm.set(ctx.now + timedelta(minutes=1))
+            else:
+                yield from self.add(key)
+
+    def process_broadcast(self, name: str, rows: Iterator[int], ctx: sf.Context) -> None:
+        for key in rows:
+            self.fails["key"] = key
+            ctx.for_each_key(self.skus, lambda key, ctx: self.add(key))
+
+    @alarm.fires
+    def ring(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[str]:
+        yield from self.add(key)
+
+    def add(self, key: int) -> Iterator[str]:
+        skus, days = self.skus.value, self.by_day["monday"]
+        if key == self.fails.get("key"):
+            skus.append("discarded")
+            self.skus.value = skus
+            days.append("discarded")
+            self.by_day["monday"] = days
+            yield "half of it"
+            raise ValueError("after all")
+        yield ",".join(skus + days)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+@pytest.mark.parametrize("where", ["rows", "timers", "visits"])
+def test_nobody_is_told_of_what_a_key_had_read_whose_writes_are_discarded(where: str, failing: int) -> None:
+    harness = KeyedHarness(Failing, on_error="dead_letter")
+    harness.rows(*(Order(key, "begin") for key in (1, 2, 3)))
+    put_out = harness.broadcast("fails", failing)
+    if where == "rows":
+        put_out = harness.rows(*(Order(key, "read") for key in (1, 2, 3)))
+    elif where == "timers":
+        put_out = harness.advance(now=timedelta(minutes=1))
+    assert put_out == ["x,x"] * 2
+    letters = ["ValueError: after all"] * (1 if where == "visits" else 2)
+    assert [letter[2] for letter in harness.dead_letters] == letters
+    found = harness.snapshot(failing)
+    assert (found["skus"], found["by_day"]) == (["x"], {"monday": ["x"]})
