@@ -118,7 +118,8 @@ class Variance:
         numbers = values.numbers().astype(np.float64, copy=False)
         counts = groups.counts(values.ids)
         means = _sums(values.ids, numbers, groups.size) / np.maximum(counts, 1)
-        squares = _sums(values.ids, (numbers - means[values.ids]) ** 2, groups.size)
+        with _beyond_doubles():
+            squares = _sums(values.ids, (numbers - means[values.ids]) ** 2, groups.size)
         return [pa.array(counts), pa.array(means), pa.array(squares)]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
@@ -127,12 +128,13 @@ class Variance:
         )
         counts = n + m
         share = m / np.maximum(counts, 1)
-        distance = mean2 - mean
-        # The larger side's own mean is kept exactly when the other side is empty.
-        means = np.where(m == 0, mean, np.where(n == 0, mean2, mean + distance * share))
-        merged = np.where(
-            m == 0, squares, np.where(n == 0, squares2, squares + squares2 + distance**2 * n * share)
-        )
+        with _beyond_doubles():
+            distance = mean2 - mean
+            # The larger side's own mean is kept exactly when the other side is empty.
+            means = np.where(m == 0, mean, np.where(n == 0, mean2, mean + distance * share))
+            merged = np.where(
+                m == 0, squares, np.where(n == 0, squares2, squares + squares2 + distance**2 * n * share)
+            )
         return [pa.array(counts), pa.array(means), pa.array(merged)]
 
     def result(self, parts: Parts) -> Any:
@@ -184,6 +186,11 @@ class Place:
 
     def result(self, parts: Parts) -> Any:
         return parts[0]
+
+
+def _beyond_doubles() -> Any:
+    """Of infinities and the largest doubles come infinities and NaN. They are the result, and numpy need not warn of them."""
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 def _best(numbers: OrderedValues, ids: Any, groups: Groups, *, least: bool) -> Any:
