@@ -410,10 +410,77 @@ def test_a_composite_key_is_a_named_tuple() -> None:
 
 def test_a_key_of_the_wrong_type_and_a_missing_key_are_refused() -> None:
     harness = KeyedHarness(Balance)
-    with refused(sf.UsageError, "no key"):
+    with refused(sf.UsageError, "a row has no 'user'"):
         harness.rows(Order(None, "a", 0))  # type: ignore[arg-type]
     with pytest.raises(sf.StateflowError):
         harness.rows(Order("x", "a", 0))  # type: ignore[arg-type]
+
+
+@dataclass
+class Sent:
+    id: int | None
+    region: str | None
+
+
+class Counted(sf.KeyedProcess[Any, Sent, str]):
+    count = sf.ValueState(int, default=0)
+
+    def process(self, key: Any, rows: Iterator[Sent], ctx: sf.Context) -> Iterator[str]:
+        self.count.value += sum(1 for _ in rows)
+        yield f"{key} {self.count.value}"
+
+
+class Region(NamedTuple):
+    region: str
+    id: int
+
+
+@pytest.mark.parametrize(
+    ("key", "key_type", "row", "lacking"),
+    [
+        ("id", int, Sent(None, "north"), "id"),
+        ("region", str, {"id": 1, "region": None}, "region"),
+        (("region", "id"), Region, Sent(None, "north"), "id"),
+        (("region", "id"), Region, Sent(1, None), "region"),
+        (None, int, Sent(None, "north"), "id"),
+    ],
+)
+def test_a_row_without_a_key_names_the_column_that_lacks_it(
+    key: Any, key_type: Any, row: Any, lacking: str
+) -> None:
+    harness = KeyedHarness(Counted, key=key, key_type=key_type)
+    with refused(
+        sf.UsageError, f"a row has no {lacking!r}", f"'{lacking} is not null'", f"otherwise than {lacking!r}"
+    ):
+        harness.rows(Sent(1, "north"), row)
+    assert len(harness.rows(Sent(1, "north"))) == 1
+
+
+def test_a_right_row_without_a_key_names_the_column_of_its_side() -> None:
+    class Both(sf.ConnectedProcess[int, Order, Sent, str]):
+        def process_left(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None: ...
+
+        def process_right(self, key: int, rows: Iterator[Sent], ctx: sf.Context) -> None: ...
+
+    @sf.pipeline("both")
+    def both(flow: sf.Flow, *, base: str) -> None:
+        orders = flow.source("orders", sf.files(base + "/orders", "json"), Order)
+        sent = flow.source("sent", sf.files(base + "/sent", "json"), Sent)
+        connected = orders.key_by("user").connect(sent.key_by("id"))
+        connected.process("both", Both, output="line string").append("lines", sf.delta(base + "/lines"))
+
+    harness = KeyedHarness.of(both.build({"base": "b"}), "both")
+    with refused(sf.UsageError, "a row has no 'id'", "'id is not null'"):
+        harness.right(Sent(None, "north"))
+
+
+def test_a_function_that_finds_no_key_is_named_and_no_column_is() -> None:
+    harness = KeyedHarness(Counted, key=lambda row: row.id, key_type=int)
+    with refused(sf.UsageError, "key=", "gives None for", "north", "leave such rows out") as caught:
+        harness.rows(Sent(None, "north"))
+    assert "is not null" not in str(caught.value)
+    with refused(sf.UsageError, "None is no key", "give the key of a row"):
+        harness.snapshot(None)
 
 
 def test_a_process_without_types_needs_the_keys_type() -> None:

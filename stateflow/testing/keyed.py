@@ -54,6 +54,7 @@ from stateflow.state.bound import (
 )
 from stateflow.state.broadcast_map import BoundBroadcast
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.text import shown
 from stateflow.state.values.evolution.declared_types import evolved_serializer
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import Serializer, serializer_for
@@ -371,7 +372,7 @@ class KeyedHarness(KeyedStateHarness):
 
 def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     if callable(key):
-        return key  # type: ignore[no-any-return]
+        return partial(_found_key, key)
     if key is None:
         if len(arguments) < 2:
             raise UsageError("say how a row's key is found: KeyedHarness(..., key='user')")
@@ -381,9 +382,22 @@ def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
 
     def get(row: Any) -> Any:
         values = tuple(row[n] if isinstance(row, dict) else getattr(row, n) for n in names)
+        for name, value in zip(names, values, strict=True):
+            if value is None:
+                raise UsageError(f"a row has no {name!r}, which is its key: {without_nulls(name)}")
         return values[0] if len(values) == 1 else values
 
     return get
+
+
+def _found_key(key: Callable[[Any], Any], row: Any) -> Any:
+    found = key(row)
+    if found is None:
+        # Which column the function reads only its author knows.
+        raise UsageError(
+            f"a row has no key: the function that is given as key= gives None for {shown(row)}; leave such rows out, or let it give a value"
+        )
+    return found
 
 
 def _output_rows(output: Any, arguments: tuple[Any, ...]) -> RowType | None:
@@ -475,7 +489,7 @@ def _set_one(state: Any, value: Any) -> None:
 def _as_key(codec: KeyCodec, key: Any) -> Any:
     """The key as a run would give it: checked, and a named tuple when it is composite."""
     if key is None:
-        raise UsageError(f"a row has no key: {without_nulls('key')}")
+        raise UsageError("None is no key, for no row can have it: give the key of a row")
     return codec.decode(codec.encode(tuple(key) if len(codec.types) > 1 else key), 0)[0]
 
 
