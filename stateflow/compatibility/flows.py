@@ -335,7 +335,7 @@ def _by_other_keys(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]
 
 
 def _are_renamed(before: Iterable[str], now: Iterable[str], rows: RowType | None) -> bool:
-    """Whether the key columns are those of before, by their names of today. `check` says how the table's are renamed."""
+    """Whether the key columns are those of before, by their names of today. The table's are renamed by the statements that go with them."""
     former = {} if rows is None else {f.name.lower(): {a.lower() for a in f.aliases} for f in rows.fields}
     old, new = ({name.lower() for name in names} for names in (before, now))
     gone, added = old - new, new - old

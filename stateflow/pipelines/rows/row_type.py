@@ -280,7 +280,8 @@ def _field_names(declared: Any) -> list[str]:
 
 def without_nulls(column: str) -> str:
     """The advice for rows that have no key."""
+    name = column if column.isidentifier() else quoted(column)
     return (
-        f"leave such rows out before, with .transform(lambda rows: rows.where('{column} is not null')), or give them a value; "
+        f"leave such rows out before, with .transform(lambda rows: rows.where('{name} is not null')), or give them a value; "
         f"if every row has one, it is called otherwise than {column!r} in what is read"
     )

@@ -88,9 +88,9 @@ def _part(part: tuple[str, str], value: Any) -> Any:
         part_value = None
     if part_value is None or (isinstance(part_value, datetime) and not _is_instant(part_value, value)):
         what = f"key column {name!r}" if name else "the key"
-        raise UsageError(
-            f"{what} is {kind}, and {shown(value)} is not one: write {BY_NAME[kind].key_example}"
-        )
+        # A number of JSON came as a Decimal, which nobody has written.
+        as_written = shown(value) if not isinstance(value, Decimal) else str(value)[:80]
+        raise UsageError(f"{what} is {kind}, and {as_written} is not one: write {BY_NAME[kind].key_example}")
     return part_value
 
 
@@ -111,5 +111,5 @@ def _shape(key: Key) -> str:
 
 def shown(value: Any) -> str:
     """A value as errors show it: cut when it is long."""
-    text = str(value) if isinstance(value, Decimal) else repr(value)
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
