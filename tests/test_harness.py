@@ -440,6 +440,7 @@ class Region(NamedTuple):
     [
         ("id", int, Sent(None, "north"), "id"),
         ("region", str, {"id": 1, "region": None}, "region"),
+        ("region", str, {"id": 1}, "region"),
         (("region", "id"), Region, Sent(None, "north"), "id"),
         (("region", "id"), Region, Sent(1, None), "region"),
         (None, int, Sent(None, "north"), "id"),

@@ -381,7 +381,7 @@ def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     names = (key,) if isinstance(key, str) else tuple(key)
 
     def get(row: Any) -> Any:
-        values = tuple(row[n] if isinstance(row, dict) else getattr(row, n) for n in names)
+        values = tuple(row.get(n) if isinstance(row, dict) else getattr(row, n) for n in names)
         for name, value in zip(names, values, strict=True):
             if value is None:
                 raise UsageError(f"a row has no {name!r}, which is its key: {without_nulls(name)}")
