@@ -20,6 +20,8 @@ from typing import Any
 import msgspec
 from airflow.sdk import Param, Variable
 
+from stateflow.airflow.operators.upgrades import pipeline_variable
+
 VARIABLE = "stateflow"
 DAGS = Path(__file__).resolve().parent
 EXAMPLES = DAGS.parent / "examples"
@@ -106,12 +108,6 @@ def read_settings(text: str) -> Settings:
 
 
 SETTINGS = read_settings(Variable.get(VARIABLE, default="{}"))
-
-
-def pipeline_variable(job: str) -> str:
-    """The Variable that an upgrade sets, so that from then on every DAG runs the new file. The run operator reads it under this name,
-    and refuses a task that names another file."""
-    return f"stateflow_pipeline_{job}"
 
 
 def pipeline_template(job: str, otherwise: Pipeline) -> str:

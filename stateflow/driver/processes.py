@@ -14,12 +14,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stateflow.config.options import drivers_folder
 from stateflow.driver import supervisor
 from stateflow.errors import UnavailableError
 from stateflow.format.layout import checked_name
 from stateflow.private_folders import make_private
+
+if TYPE_CHECKING:
+    from stateflow.driver.run_spec import DriverSpec
 
 LOG_DAYS = 7
 """Days that the log of an ended driver stays."""
@@ -108,6 +112,11 @@ class DriverFolder:
         # Folders in there are deleted, and the job's name may come from a DAG run's parameters.
         self._of_job = (folder or drivers_folder()) / checked_name("job", job)
         self._folder = self._of_job / unique
+
+    @classmethod
+    def of(cls, spec: DriverSpec) -> DriverFolder:
+        """That of the task that a spec is for."""
+        return cls(spec.job, spec.dag_run, spec.task, spec.root)
 
     def newest(self) -> DriverProcess | None:
         """The driver that was started last."""

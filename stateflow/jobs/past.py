@@ -152,8 +152,8 @@ def first_bad(
         try:
             return _first_bad(records, states, operator, state, key, predicate, map_key, namespace, scan=scan)
         except (CorruptError, NotFoundError) as error:
-            left = {record.slot for record in complete_records(_log(job))} if gone(error) else set()
-            if not gone(error) or left.issuperset(record.slot for record in records):
+            searched = {record.slot for record in records}
+            if not gone(error) or searched <= {record.slot for record in complete_records(_log(job))}:
                 raise
     raise NotFoundError(
         f"checkpoints of job {job.name!r} are collected faster than they are searched: search the newer ones with --since"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
-from stateflow.checkpoint.log import is_job
+from stateflow.checkpoint.log import is_job, list_jobs
 from stateflow.checkpoint.names import parse, require_checkpoint, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
@@ -212,7 +212,8 @@ def expired_savepoints(job: JobHandle) -> list[str]:
 def _expired(job: JobHandle) -> dict[str, str]:
     """The URLs of `expired_savepoints`, each with the savepoint's id."""
     now, store = job.clock(), job.store
-    gone = [name for name in store.folders(f"{SAVEPOINTS}/") if name != job.name and not is_job(store, name)]
+    others = {name for name in store.folders(f"{SAVEPOINTS}/") if name != job.name}
+    gone = sorted(others.difference(list_jobs(store))) if others else []
     return {
         f"{store.url}/{path}": entry.savepoint.id
         for name in (job.name, *gone)

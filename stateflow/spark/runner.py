@@ -296,10 +296,9 @@ class _Run:
         outline = Outline(spark, self.flow, inputs)
         outline.check(log.head if log else None)
         open_sinks = self._open_sinks(spark, outline, log)
-        refuse_one_identity(
-            {uid: sink.identity for uid, sink in open_sinks.items()},
-            inputs.identities,
-        )
+        written = {uid: sink.identity for uid, sink in open_sinks.items() if sink.identity}
+        # A source may have to ask a catalog.
+        refuse_one_identity(written, inputs.identities if written else {})
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow), self.warnings.add)
         for uid, sink in open_sinks.items():

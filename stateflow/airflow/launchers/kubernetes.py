@@ -112,7 +112,7 @@ class _PodSubmission:
     def find(self, spec: DriverSpec) -> DriverPod | None:
         """By label, from any host; else the submission that an earlier try began on this host."""
         pod = self.pods.newest({TASK: task_label(spec)})
-        submission = DriverFolder(spec.job, spec.dag_run, spec.task, spec.root).newest()
+        submission = DriverFolder.of(spec).newest()
         launch = _launch_of(submission) if submission is not None else ""
         if submission is not None and launch and submission.look().running:
             return DriverPod(self.pods, launch, submission.above, submission=submission)
@@ -131,7 +131,7 @@ class _PodSubmission:
         argv = self._command(spec, self._conf(shown, launch, own, env))
         # Nothing of this is on a command line or in the pod's own description, which more people may read than secrets.
         self.pods.create_secret(secret_name(launch), own, {**env, **spec.variables(secrets)})
-        folder = DriverFolder(spec.job, spec.dag_run, spec.task, spec.root)
+        folder = DriverFolder.of(spec)
         environment = submission_environment(self.task, {})
         submission = folder.start(argv, environment, Path.cwd(), above=spec.above)
         return DriverPod(self.pods, launch, spec.above, submission=submission)

@@ -74,13 +74,13 @@ class CommandSubmission:
     def find(self, spec: DriverSpec) -> DriverProcess | None:
         from stateflow.driver.processes import DriverFolder  # a DAG file loads what declares, not what works
 
-        return DriverFolder(spec.job, spec.dag_run, spec.task, spec.root).newest()
+        return DriverFolder.of(spec).newest()
 
     def launch(self, spec: DriverSpec) -> DriverProcess:
         from stateflow.driver.processes import DriverFolder  # as above
 
         argv, environment, temporary = self.command(spec)
-        folder = DriverFolder(spec.job, spec.dag_run, spec.task, spec.root)
+        folder = DriverFolder.of(spec)
         return folder.start(argv, environment, Path.cwd(), above=spec.above, temporary=temporary)
 
     def command(self, spec: DriverSpec, *, quietly: bool = False) -> tuple[list[str], dict[str, str], str]:

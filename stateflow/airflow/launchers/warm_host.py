@@ -106,6 +106,6 @@ class _OnHost:
         # What only spark-submit needs is no part of the run's environment on the host.
         asked["added"] = sorted({*added, *([temporary] if temporary else [])})
         command = [sys.executable, "-I", client.__file__, json.dumps(asked)]
-        return DriverFolder(spec.job, spec.dag_run, spec.task, spec.root).start(
+        return DriverFolder.of(spec).start(
             command, {**own, **added}, Path.cwd(), above=spec.above, temporary=temporary
         )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 def pipeline_variable(job: str) -> str:
-    """The Variable's name. Its value is FILE:PIPELINE."""
+    """The Variable's name. Its value is FILE:PIPELINE: from then on every DAG with `pipeline_template` runs that, and a task that names another
+    file is refused."""
     return f"stateflow_pipeline_{job}"
 
 

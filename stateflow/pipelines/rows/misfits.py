@@ -128,17 +128,16 @@ class Reading:
             return f"case {' '.join(fields)} end"
         if kind:
             each, values = f"x{depth}", sql if kind == "array" else f"map_values({sql})"
-            of, keys = parts_of_schema(inside)[-1], self._wrong_keys(kind, inside, sql, depth)
-            cases = []
-            if keys:
-                key = parts_of_schema(inside)[0].strip()
-                first = f"get(filter(map_keys({sql}), k{depth} -> {self._wrong_key(key, f'k{depth}')}), 0)"
-                said = text_in_sql(f" of {path!r} is no {key}")
-                cases.append(f"when {keys} then concat('the key ', left({first}, 100), {said})")
-            if self.wrong(of, each, depth + 1):
-                first = f"get(filter({values}, {each} -> {self.wrong(of, each, depth + 1)}), 0)"
-                cases.append(f"else {self.reason(of, first, path, depth + 1)}")
-            return f"case {' '.join(cases)} end" if keys else cases[0].removeprefix("else ")
+            of, reason = parts_of_schema(inside)[-1], "null"
+            if wrong := self.wrong(of, each, depth + 1):
+                first = f"get(filter({values}, {each} -> {wrong}), 0)"
+                reason = self.reason(of, first, path, depth + 1)
+            if not (keys := self._wrong_keys(kind, inside, sql, depth)):
+                return reason
+            key = parts_of_schema(inside)[0].strip()
+            first = f"get(filter(map_keys({sql}), k{depth} -> {self._wrong_key(key, f'k{depth}')}), 0)"
+            said = text_in_sql(f" of {path!r} is no {key}")
+            return f"if({keys}, concat('the key ', left({first}, 100), {said}), {reason})"
         if size := size_of(type):
             room = f"decimal({size[0]},{size[1]})"
             said = f" for {path!r}, a {room}, which has room for {size[0] - size[1]} digits before the point and {size[1]} after it"
