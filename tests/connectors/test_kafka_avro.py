@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +19,7 @@ from stateflow.connectors.kafka.columns import MESSAGE, PARSED, REASON
 from stateflow.connectors.kafka.registry import SchemaRegistry
 from stateflow.spark.task.failures import translated
 from tests.connectors.schema_registry import double, framed, number, registry, text
+from tests.one_answer import answering
 from tests.refusals.refusal import refused
 
 
@@ -212,36 +209,6 @@ def test_a_registry_that_does_not_help_is_an_error_with_the_next_step() -> None:
     with pytest.raises(RuntimeError) as raised:
         rows(of, framed(10, b""))
     assert isinstance(translated(raised.value), UnavailableError)
-
-
-@contextmanager
-def answering(code: int, body: bytes, location: str = "") -> Iterator[tuple[str, list[str | None]]]:
-    """A server that gives one answer to everything, and the logins that it has seen."""
-    seen: list[str | None] = []
-
-    class OneAnswer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(self.headers.get("Authorization"))
-            self.send_response(code)
-            if location:
-                self.send_header("Location", location)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
-
-        def log_message(self, format: str, *given: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), OneAnswer)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize("page", [b"<html>no</html>", b"[1]", b""])

@@ -107,15 +107,19 @@ def test_rows_that_the_table_leaves_out_are_counted(
     assert "the last time 2 of slot 1 of " in said
 
 
+def of_two_columns(flow: sf.Flow, bench: Workbench) -> sf.Stream:
+    rows = flow.source("orders", bench.source("orders", ORDER), Order)
+    return rows.transform(
+        lambda frame: frame.selectExpr("sku as k", "cast(user as bigint) as v"), "k string, v bigint"
+    )
+
+
 def test_a_run_ends_with_what_its_table_left_out(spark: SparkSession, tmp_path: Path, shop: Server) -> None:
     bench = Workbench(spark, tmp_path)
 
     @sf.pipeline("orders")
     def orders(flow: sf.Flow) -> None:
-        rows = flow.source("orders", bench.source("orders", ORDER), Order)
-        few = rows.transform(
-            lambda frame: frame.selectExpr("sku as k", "cast(user as bigint) as v"), "k string, v bigint"
-        )
+        few = of_two_columns(flow, bench)
         few.append("out", sf.postgres("shop.t", connection="env:TEST_POSTGRES"))
 
     shop.run("CREATE TABLE shop.t (k text, v bigint)")
@@ -262,10 +266,7 @@ def test_so_are_a_table_and_a_partition_of_it(spark: SparkSession, tmp_path: Pat
 
     @sf.pipeline("orders")
     def orders(flow: sf.Flow) -> None:
-        rows = flow.source("orders", bench.source("orders", ORDER), Order)
-        few = rows.transform(
-            lambda frame: frame.selectExpr("sku as k", "cast(user as bigint) as v"), "k string, v bigint"
-        )
+        few = of_two_columns(flow, bench)
         few.append("whole", sf.postgres("shop.t", connection="env:TEST_POSTGRES"))
         few.append("part", sf.postgres("shop.first", connection="env:TEST_POSTGRES"))
 

@@ -517,19 +517,23 @@ def test_state_may_be_dropped_on_purpose_and_a_name_may_change_with_an_alias(ben
     assert "sum" not in bench.records("bad")[-1].operators
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_table_that_is_gone_is_not_made_anew(bench: Workbench, mode: str) -> None:
-    table = bench.folder / "table"
-
-    @sf.pipeline(f"gone-{mode}")
-    def gone(flow: sf.Flow) -> None:
+def writing(bench: Workbench, name: str, mode: str, table: Path) -> sf.Pipeline:
+    @sf.pipeline(name)
+    def written(flow: sf.Flow) -> None:
         rows = flow.source("in", bench.source("in", ORDER), Order)
         if mode == "append":
             rows.append("out", sf.delta(str(table)))
         else:
             rows.upsert("out", sf.delta(str(table)), keys=["user"])
 
+    return written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_table_that_is_gone_is_not_made_anew(bench: Workbench, mode: str) -> None:
+    table = bench.folder / "table"
+    gone = writing(bench, f"gone-{mode}", mode, table)
     bench.rows("in", [order(1)])
     bench.run(gone)
     kept = table.rename(bench.folder / "kept")
@@ -556,15 +560,7 @@ def test_a_sink_that_is_told_another_place_is_not_said_to_have_lost_its_table(
     table, mistaken, moved = (bench.folder / name for name in ("table", "tabel", "moved"))
 
     def into(place: Path) -> sf.Pipeline:
-        @sf.pipeline(f"told-{mode}")
-        def told(flow: sf.Flow) -> None:
-            rows = flow.source("in", bench.source("in", ORDER), Order)
-            if mode == "append":
-                rows.append("out", sf.delta(str(place)))
-            else:
-                rows.upsert("out", sf.delta(str(place)), keys=["user"])
-
-        return told
+        return writing(bench, f"told-{mode}", mode, place)
 
     bench.rows("in", [order(1)])
     bench.run(into(table))

@@ -11,9 +11,7 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -24,6 +22,7 @@ from stateflow.storage.objects import ObjectStore, copier
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.memory_store import MemoryStore
+from tests.one_answer import answering
 from tests.refusals.refusal import refused
 from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
 from tests.slow_azure import slow_azure
@@ -89,28 +88,11 @@ def test_credentials_that_the_service_does_not_know_are_no_outage(code: str, las
     """A scheduler tries again what is unavailable, and no retry makes a wrong key right."""
     body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
 
-    class Refusing(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(403)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.do_GET()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with answering(403, body) as (url, _):
         store = ObjectStore(
             "s3://bucket/root",
             {
-                "endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true", "region": "x",
+                "endpoint": url, "allow_http": "true", "region": "x",
                 "access_key_id": "AKIANOBODY", "secret_access_key": "hush", **IMPATIENT,
             },
         )  # fmt: skip
@@ -121,10 +103,6 @@ def test_credentials_that_the_service_does_not_know_are_no_outage(code: str, las
             if lasts:
                 assert str(caught.value).endswith("correct the keys in the storage options")
                 assert not may_pass(caught.value.exit_code)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class TestSecrets:
