@@ -49,7 +49,8 @@ class BatchWarnings:
         slot = attempt.moment.slot
         if slot == self._told:
             return  # It is tried again, with the same rows, which would count twice.
-        self._absent.check(observed, positions, location)
+        before = attempt.parent.sources if attempt.parent is not None else {}
+        self._absent.check(observed, before, positions, location)
         for about, sentence in batch.warnings.items():
             self.warnings.add(about, sentence)
         for uid, hot in batch.hot_keys.items():
@@ -59,7 +60,6 @@ class BatchWarnings:
             self.warnings.add(about, sentence)
         if attempt.parent is not None and not attempt.input_free:
             folder = location.with_name(f"{location.name}-passed")
-            before = attempt.parent.sources
             for about, sentence in passed_sentences(
                 self.spark, self.inputs, before, positions, folder, self.job
             ):

@@ -103,6 +103,50 @@ needs_4_2 = pytest.mark.skipif(
 )
 
 
+@dataclass
+class Misspelt:
+    id: int
+    iteem: str | None = None
+    parcel: str | None = None
+
+
+@dataclass(frozen=True)
+class Named(Shop):
+    """A source that knows more columns than it reads."""
+
+    def read(self, part: Any) -> Iterator[Any]:
+        for row in super().read(part):
+            yield {"id": row["id"]}
+
+    def columns(self, part: Any) -> list[str]:
+        return ["id", "item", "parcels"]
+
+
+@needs_4_2
+@pytest.mark.parametrize(
+    ("kind", "alike"), [(Shop, {"iteem": "item"}), (Named, {"iteem": "item", "parcel": "parcels"})]
+)
+def test_a_field_that_is_none_in_every_row_is_told_with_the_name_that_is_like_it(
+    bench: Workbench,  # noqa: F811
+    kind: type[Shop],
+    alike: dict[str, str],
+) -> None:
+    sell(bench.folder / "shop.db", "a", "b", "c")
+    source = kind(str(bench.folder / "shop.db"))
+
+    @sf.pipeline("shop")
+    def shop(flow: sf.Flow) -> None:
+        flow.source("bought", source, Misspelt).append("out", sf.delta(str(bench.folder / "out")))
+
+    for rows in (3, 1):
+        warnings = bench.run(shop).warnings
+        assert len(warnings) == len(alike)
+        for warning, (name, other) in zip(sorted(warnings), sorted(alike.items()), strict=True):
+            assert f"{rows} rows have no {name!r} at all" in warning
+            assert f"they have {other!r}, which Misspelt lacks" in warning
+        sell(bench.folder / "shop.db", "d")
+
+
 def test_an_older_spark_is_refused_with_the_version_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connected, "SupportsTriggerAvailableNow", None)
     with refused(UsageError, "source 'bought'", "needs Spark 4.2"):

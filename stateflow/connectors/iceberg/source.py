@@ -128,6 +128,9 @@ class IcebergRows(Source):
                 for batch in scan.to_record_batches([FileScanTask(files[0], set(files[1:]))]):
                     yield _selected(batch, wanted)
 
+    def columns(self, part: Any) -> Iterable[str]:
+        return [field.name for field in trying_again(self.table, lambda: loaded(self.table)).schema().fields]
+
     def _columns(self, table: Table) -> dict[str, pa.DataType]:
         """Types of the columns that are read. Refuses a table that cannot be read, or lacks them."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow

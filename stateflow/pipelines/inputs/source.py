@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.errors import DisagreementError, IncompatibleError, StateflowError, UsageError
@@ -23,6 +24,8 @@ Position = dict[str, Any]
 no name goes away."""
 Row = Mapping[str, Any]
 BATCH_ROWS = 10_000
+ROWS_LOOKED_AT = 20
+"""Rows, or record batches of them, whose names are taken for those of all."""
 
 
 class Source(Declarable):
@@ -62,6 +65,11 @@ class Source(Declarable):
         """UsageError for what this process lacks to read it, such as a package or a variable with a password. `stateflow check` tells it
         before a run does."""
         return
+
+    def columns(self, part: Any) -> Iterable[str] | None:
+        """Names of the columns that the rows of a part have where they come from, also of those that `read` leaves out. Where a field has no
+        value in any row, a run looks here for what it may be called. None, as here, for those of the part's first rows."""
+        return None
 
     def declared(self, uid: str, rows: RowType | None) -> DeclaredSource:
         """The source with the uid and the row class that a flow gives it."""
@@ -169,6 +177,22 @@ class DeclaredSource(Input):
                 f"source {self.uid!r}: plan() of {self.source} has a part that is no JSON ({error}): let a part be texts, numbers, lists and "
                 "objects of them, such as [first, last]"
             ) from error
+
+    def names_read(self, start: Position | None, end: Position) -> frozenset[str]:
+        """Names of the columns that the first rows between two positions have."""
+        parts = self._plan(self.beginning() if start is None else start, end)
+        if not parts:
+            return frozenset()
+        with self._asked("columns"):
+            if (columns := self.source.columns(parts[0])) is not None:
+                return frozenset(columns)
+        with self._asked("read"):
+            first = islice(self.source.read(parts[0]), ROWS_LOOKED_AT)
+            return frozenset(
+                name
+                for given in first
+                for name in (given if isinstance(given, Mapping) else given.schema.names)
+            )
 
     def batches(self, part: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of a part with the columns of the row class."""

@@ -24,6 +24,7 @@ from stateflow.pipelines.absent import Absence, absences, is_wanted, is_watched,
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.recent_texts import RecentTexts
+from stateflow.pipelines.inputs.source import DeclaredSource
 from stateflow.pipelines.rows.row_type import RowType, quoted
 from stateflow.spark.internals.file_systems import path_of_url
 from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
@@ -38,6 +39,13 @@ MOST_FILES = 1_000
 """Files of a batch in which a column is looked for."""
 LINES = 20
 """Lines of JSON whose fields are taken for those of a file."""
+_NOWHERE = (
+    (Files, "no line of their files names it"),
+    (RecentTexts, "no message names it"),
+    (DeclaredSource, "what it reads has no such name"),
+)
+"""What is said of a column that a look found nowhere, by the kind of source that is looked into."""
+_LOOKED_INTO = tuple(kind for kind, _ in _NOWHERE)
 MANY = 100
 """Where there are no files to look into, a column without a value is reported from this many rows on."""
 
@@ -60,15 +68,20 @@ class AbsentColumns:
     """By source the fields that they lack, with what a file has in their place."""
 
     def check(
-        self, observed: Mapping[str, Observation], positions: Mapping[str, SourceState], location: Path
+        self,
+        observed: Mapping[str, Observation],
+        before: Mapping[str, SourceState],
+        positions: Mapping[str, SourceState],
+        location: Path,
     ) -> None:
-        """Warns of fields that a batch lacks. A misspelt field is an IncompatibleError before the batch is decided."""
+        """Warns of fields that a batch lacks, which begins at the positions `before`. A misspelt field is an IncompatibleError before the batch
+        is decided."""
         for node in self.inputs.nodes:
             seen = observed.get(node.uid)
             if seen is None or not seen.rows or node.rows is None:
                 continue
             if any((node.uid, name) not in self._absences for name in seen.absent):
-                self._look(node, seen, positions, location)
+                self._look(node, seen, before, positions, location)
             for name in seen.absent:
                 self._count(node, name, seen.rows)
             if some := [path for path in seen.null if self._absences.get((node.uid, path)) is None]:
@@ -148,14 +161,15 @@ class AbsentColumns:
         self,
         node: SourceNode,
         seen: Observation,
+        before: Mapping[str, SourceState],
         positions: Mapping[str, SourceState],
         location: Path,
     ) -> None:
         assert node.rows is not None
         found: dict[str, Absence] = {}
-        if isinstance(node.factory, Files | RecentTexts):
-            path, names = self._names_read(node, positions, location)
-            if names is None:
+        if isinstance(node.factory, _LOOKED_INTO):
+            path, names = self._names_read(node, before, positions, location)
+            if not names:
                 return
             parts = node.factory.parts if isinstance(node.factory, RecentTexts) else {}
             found = {each.path: each for each in absences(node.rows, seen.absent, names, parts)}
@@ -175,14 +189,24 @@ class AbsentColumns:
             self._absences[node.uid, name] = found.get(name)
 
     def _names_read(
-        self, node: SourceNode, positions: Mapping[str, SourceState], location: Path
+        self,
+        node: SourceNode,
+        before: Mapping[str, SourceState],
+        positions: Mapping[str, SourceState],
+        location: Path,
     ) -> tuple[str, frozenset[str] | None]:
-        """A file or topic of the batch, and the names of the fields in it; None when they cannot be told."""
+        """A file, topic or source of a connector, and the names of the fields in what the batch read of it; None when they cannot be told."""
         if isinstance(node.factory, Files):
             path = next(iter(self._files(node, positions, location)), "")
             return path, columns_of(self.spark, node.factory, path) if path else None
         line = positions[node.uid].lines[0] if node.uid in positions else NOTHING
-        if line == NOTHING or not isinstance(node.factory, RecentTexts):
+        if line == NOTHING:
+            return "", None
+        if isinstance(node.factory, DeclaredSource):
+            start = before[node.uid].lines[0] if node.uid in before else NOTHING
+            begins = None if start == NOTHING else json.loads(start)
+            return str(node.factory), node.factory.names_read(begins, json.loads(line))
+        if not isinstance(node.factory, RecentTexts):
             return "", None
         try:
             texts = node.factory.recent(self.spark, line, LINES)
@@ -200,15 +224,14 @@ class AbsentColumns:
         alike = f"; they have {absence.alike!r}, which {absence.owner} lacks" if absence.alike else ""
         if absence.part:
             alike += f"; the message's own is in the field {absence.part!r}"
-        looked = isinstance(node.factory, Files | RecentTexts)
-        lines = (
-            "no line of their files names it" if isinstance(node.factory, Files) else "no message names it"
+        lines = next(
+            (said for kind, said in _NOWHERE if isinstance(node.factory, kind)), "it is null in each of them"
         )
         owner = absence.owner or node.rows.name
         self.warn(
             f"source {node.uid}: column {name}",
             f"source {node.uid!r}: {count} rows have no {name!r} at all, a field of {owner}: "
-            f"{lines if looked else 'it is null in each of them'}{alike}; {_to_do(name, absence.alike)}",
+            f"{lines}{alike}; {_to_do(name, absence.alike)}",
         )
 
     def _files(self, node: SourceNode, positions: Mapping[str, SourceState], location: Path) -> list[str]:
