@@ -70,6 +70,16 @@ def test_a_column_whose_values_would_become_others_is_refused(have: str, want: s
         )
 
 
+@pytest.mark.parametrize(
+    ("have", "want", "most"),
+    [("bigint", "double", 2**53), ("bigint", "float", 2**24), ("int", "float", 2**24)],
+)
+def test_a_whole_number_is_held_against_the_floats_that_have_each_up_to_there(
+    have: str, want: str, most: int
+) -> None:
+    assert f"`x` > {most} or `x` < -{most}" in sql(have, want)
+
+
 def test_a_struct_is_read_by_the_names_of_its_fields() -> None:
     assert sql(POINT, "struct<lon:double,lat:double>") == (
         "if(`x` is null, null, named_struct('lon', `x`.`lon`, 'lat', `x`.`lat`))"

@@ -89,3 +89,25 @@ def test_nested_values_are_converted_each(spark: SparkSession) -> None:
     assert dict(found.dtypes) == wanted
     (row,) = found.collect()
     assert row.asDict(recursive=True) == {"m": {"a": [{"d": 1.5, "n": 1}], "b": None}, "s": None, "k": {1: 2}}
+
+
+@dataclass
+class Broken:
+    user: int
+    at: float
+
+
+def test_a_whole_number_that_no_float_is_equal_to_fails_the_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    numbers = {1: 2**53, 2: -(2**53), 3: 2**60, 4: None, 5: 12}
+    bench.rows("in", [{"user": user, "lon": 0.0, "lat": 0.0} for user in numbers])
+    cases = " ".join(f"when {user} then {at or 'null'}" for user, at in numbers.items())
+    bench.run(flow(bench, Broken, f"cast(case user {cases} end as bigint)"))
+    given = {row["user"]: row["said"] for row in sf.memory("conversions").rows}
+    assert given == {user: repr(at and float(at)) for user, at in numbers.items()}
+    for off in (2**53 + 1, -(2**53) - 1, 2**63 - 1):
+        bench.rows("in", [{"user": 1, "lon": 0.0, "lat": 0.0}])
+        with refused(sf.IncompatibleError, f"the number {off} in 'at' is none of double"):
+            bench.run(flow(bench, Broken, f"{off}"))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from stateflow.errors import IncompatibleError
 from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.format.sql_texts import text_in_quotes
-from stateflow.pipelines.rows.row_type import parts_of_schema, quoted
+from stateflow.pipelines.rows.misfits import failed_batch
+from stateflow.pipelines.rows.row_type import parts_of_schema, quoted, text_in_sql
 from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
 
 _FAMILIES = {column.name: column.family for column in COLUMN_TYPES if column.name != "decimal"}
@@ -25,6 +26,8 @@ _LOSES = {
     "time": (*_NUMBERS, "date"),
 }
 """What a value of a family would not be the same value in. A number that is too large for a smaller type fails Spark's cast."""
+_WHOLE = {("bigint", "double"): 2**53, ("bigint", "float"): 2**24, ("int", "float"): 2**24}
+"""Up to which number a type of floating point has each whole one. Spark's cast gives the nearest beyond."""
 
 
 class _Unlike(Exception):
@@ -69,7 +72,15 @@ def _as(sql: str, have: str, want: str, path: str, depth: int = 0) -> str:
         return f"transform_values({sql if key == key_wanted else keys}, (k{depth}, {each}) -> {values})"
     if _loses(have, want):
         raise _Unlike(path, have, want)
-    return f"cast({sql} as {want})"
+    cast = f"cast({sql} as {want})"
+    if most := _WHOLE.get((have.lower(), want.lower())):
+        said = f" in {path!r} is none of {want}: declare {path!r} as an int"
+        failed = failed_batch(f"concat('the number ', {sql}, {text_in_sql(said)})")
+        # What is beyond the largest bigint, Spark takes back for that one.
+        same = f"try_cast({cast} as bigint) <=> {sql} and {sql} < {2**63 - 1}"
+        other = f"({sql} > {most} or {sql} < -{most}) and not ({same})"
+        return f"if({other}, cast({failed} as {want}), {cast})"
+    return cast
 
 
 def _struct(sql: str, have: str, want: str, path: str, depth: int) -> str:
