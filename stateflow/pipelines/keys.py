@@ -20,6 +20,7 @@ def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]
                 f"key_by takes names of columns, not {name!r}: say key_by('user', 'sku', order_by='ts'); what is computed is made a "
                 "column with .transform() before"
             )
+    refuse_own_names("key_by", (*columns, *(each.removeprefix("-") for each in order)))
     if rows is None:
         return
     check_columns("key_by", rows, (*columns, *(o.removeprefix("-") for o in order)))
@@ -28,6 +29,20 @@ def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]
         if field is not None and key_type(field.type) is None:
             raise UsageError(
                 f"key_by: column {name!r} is a {field.type}, which cannot be a key: {key_advice(field.type)}"
+            )
+
+
+_OWN = "_sf_"
+"""How the columns begin that the library adds to rows on their way."""
+
+
+def refuse_own_names(where: str, names: Iterable[str]) -> None:
+    """Whether columns of users can stand beside those that the library adds."""
+    for name in names:
+        if name.lower().startswith(_OWN):
+            raise UsageError(
+                f"{where}: column {name!r} begins with {_OWN!r}, as columns do that Stateflow adds to the rows: rename it before, such as "
+                f".transform(lambda frame: frame.withColumnRenamed({name!r}, {name[len(_OWN) :] or 'other'!r}), type=...)"
             )
 
 

@@ -10,7 +10,7 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.event_times import held_back
 from stateflow.pipelines.graph import Graph, GroupedRows, KeyedNode, NodeRows
 from stateflow.pipelines.held_back import has_event_timers
-from stateflow.pipelines.keys import check_streams
+from stateflow.pipelines.keys import check_streams, refuse_own_names
 from stateflow.pipelines.processes.columnar import ColumnarOperator, columnar_operator
 from stateflow.pipelines.processes.operator_spec import check_on_error, side_outputs
 from stateflow.pipelines.processes.process import (
@@ -127,6 +127,8 @@ def ready_node(declared: ReadyOperator, inputs: tuple[GroupedRows, ...], held_ba
     """`held_back` is how far its watermark is behind that of a batch, in microseconds."""
     for name, layout in declared.states.items():
         layout.check(f"{declared.where}, state {name!r}", inputs[0].columns)
+    for rows in (*(each.stream.rows for each in inputs), declared.output):
+        refuse_own_names(declared.where, rows.names if rows is not None else ())
     node = KeyedNode(
         _flow(inputs).claim("operator", declared.uid),
         tuple(each.stream for each in inputs),

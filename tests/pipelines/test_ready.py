@@ -164,6 +164,87 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+MINUTES = "room long, ts timestamp, window_end timestamp, window_start timestamp"
+
+
+def cut(keyed: KeyedStream, way: str) -> Any:
+    """The rows of a key in windows, in one of the ways that take the bounds along."""
+    name = keyed.columns[0]
+    if way == "process":
+
+        class PerBound(sf.WindowProcess[datetime, Any, Any]):
+            def process(self, key: Any, window: Any, rows: Any, ctx: Any) -> Any:
+                return [{"n": len(rows)}]
+
+        return keyed.window(HOUR).process("hours", PerBound, output="n long")
+    if way == "join":
+        return keyed.window(HOUR).join("hours", keyed, f"{name} timestamp, left_room long")
+    other = "window_end" if name.endswith("window_start") else "window_start"
+    output = f"{name} timestamp, {other} timestamp, n long"
+    return keyed.window(HOUR).aggregate("hours", output, emit=way, n=sf.count())
+
+
+HOUR = sf.tumbling("1 hour")
+
+
+@pytest.mark.parametrize("bound", ["window_start", "window_end"])
+@pytest.mark.parametrize("way", ["final", "changes", "process", "join"])
+def test_no_key_is_called_as_a_bound_of_its_windows(bound: str, way: str) -> None:
+    def declare(flow: sf.Flow, name: str) -> None:
+        rows = flow.source("in", sf.delta("/in"), MINUTES, event_time="ts", watermark="1 minute")
+        if name != bound:
+            other = MINUTES.replace(bound, name)
+            rows = rows.transform(lambda frame: frame.withColumnRenamed(bound, name), type=other)
+        cut(rows.key_by(name), way)
+
+    with refused(sf.UsageError, "'hours'", repr(bound), f"withColumnRenamed({bound!r}, 'of_{bound}')"):
+        declare(sf.Flow("flow"), bound)
+    declare(sf.Flow("flow"), f"of_{bound}")
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda rows: rows.key_by("_sf_row"),
+        lambda rows: rows.key_by("room", order_by="-_SF_row"),
+        lambda rows: rows.deduplicate("once", by="room"),
+        lambda rows: rows.key_by("room").aggregate("op", "room long, n long", n=sf.sum("_sf_row")),
+    ],
+)
+def test_no_column_is_called_as_those_that_the_library_adds(declare: Callable[[sf.Stream], Any]) -> None:
+    def rows(flow: sf.Flow) -> sf.Stream:
+        return flow.source("in", sf.delta("/in"), "room long, _sf_row long")
+
+    with refused(sf.UsageError, "column", "_sf_'", "withColumnRenamed(", "'row')"):
+        declare(rows(sf.Flow("flow")))
+    renamed = rows(sf.Flow("flow")).transform(
+        lambda frame: frame.withColumnRenamed("_sf_row", "row"), type="room long, row long"
+    )
+    renamed.key_by("room").aggregate("op", "room long, n long", n=sf.sum("row"))
+
+
+def test_nor_is_an_aggregate() -> None:
+    with refused(sf.UsageError, "operator 'op'", "'_sf_row'"):
+        flow_of(
+            lambda k: k.window(sf.session("1 minute")).aggregate(
+                "op", "user long, _sf_row long", _sf_row=sf.count()
+            )
+        )
+
+
+@pytest.mark.parametrize("name", ["until", "time_of_row"])
+def test_a_key_may_be_called_as_what_a_deduplication_keeps(name: str) -> None:
+    flow = sf.Flow("flow")
+    rows = flow.source(
+        "in", sf.delta("/in"), f"{name} long, ts timestamp, v long", event_time="ts", watermark="1 minute"
+    )
+    rows.deduplicate("once", by=name, within="1 hour", keep="last").append("out", sf.delta("/out"))
+    harness, noon = ColumnarHarness.of(flow, "once"), datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert harness.rows({name: 7, "ts": noon, "v": 1}) == []
+    assert harness.advance(noon + timedelta(minutes=1)) == []
+    assert harness.advance(noon + timedelta(hours=2)) == [{name: 7, "ts": noon, "v": 1}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "source", "named"),
     [

@@ -29,6 +29,7 @@ from stateflow.pipelines.ready.operators import (
     WINDOW_START,
     KeyedRows,
     ReadyOperator,
+    refuse_bounds,
 )
 from stateflow.pipelines.ready.windows import LENIENT, Counted, Session, Window, not_negative, signed
 from stateflow.pipelines.rows.row_type import Field, RowType, row_type
@@ -267,6 +268,7 @@ def window_join(
             "sf.tumbling(), sf.hopping() or sf.session() windows"
         )
     _refuse_order(left, right, "every pair of a window comes out")
+    refuse_bounds(f"join {left.uid!r}", left)
     bounds = {name: Field(name, "timestamp") for name in (WINDOW_START, WINDOW_END)}
     common = _common(left, right, output, times, how, HOWS, where, bounds)
     states = {LEFT: ColumnLayout(ROWS, timed=True), RIGHT: ColumnLayout(ROWS, timed=True)}

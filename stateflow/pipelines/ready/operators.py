@@ -355,6 +355,7 @@ def window_aggregate(
 ) -> WindowAggregate:
     uid, rows, out = keyed.uid, keyed.known(), row_type(output)
     check_on_error(uid, on_error)
+    refuse_bounds(f"operator {uid!r}", keyed)
     if emit not in EMITS:
         raise UsageError(f"operator {uid!r}: emit is 'final', 'changes' or 'on_time', not {emit!r}")
     declared = _aggregated(keyed, aggregates)
@@ -403,6 +404,16 @@ def window_aggregate(
         on_error,
         late,
     )
+
+
+def refuse_bounds(where: str, keyed: KeyedRows) -> None:
+    """Whether the key's columns can stand beside the bounds of the windows, which rows come out with."""
+    for name in keyed.columns:
+        if name.lower() in (WINDOW_START, WINDOW_END):
+            raise UsageError(
+                f"{where}: key column {name!r} is called as a bound of the windows is, and would come out as that: rename it "
+                f"before, such as .transform(lambda frame: frame.withColumnRenamed({name!r}, 'of_{name}'), type=...)"
+            )
 
 
 def window_states(

@@ -17,6 +17,7 @@ from stateflow.pipelines.ready.operators import (
     Diverting,
     KeyedRows,
     WindowAggregate,
+    refuse_bounds,
     stored_name,
     window_states,
 )
@@ -117,6 +118,7 @@ def window_code(
     if not isinstance(code, type) or not issubclass(code, WindowProcess):
         raise UsageError(f"operator {uid!r}: {getattr(code, '__name__', repr(code))} is not a WindowProcess")
     check_on_error(uid, on_error)
+    refuse_bounds(f"operator {uid!r}", keyed)
     arguments = _arguments(code)
     put_out = output if output is not None else (arguments[2] if arguments else None)
     if put_out in (None, type(None), Any):

@@ -147,7 +147,9 @@ class Deduplicated(ColumnarOperator):
             keys, found = keys.filter(chosen), found.filter(chosen)
             states["groups"].delete(keys)
             if self._is_last:
-                yield self._stored.rows(pa.table(columns_of(keys, found)), micros(found[ROW_TIME]))
+                # Without the group's own columns: a key column may be called as one of them is.
+                rows = columns_of(keys, found.select(self._stored.names))
+                yield self._stored.rows(pa.table(rows), micros(found[ROW_TIME]))
         states["ends"].delete_due(watermark)
 
 
