@@ -141,9 +141,9 @@ def refuse_counted_again(uid: str, former: FormerChanges | None, aggregates: Map
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, Aggregate) and not _holds(aggregate, former):
             kind = aggregate.kind
-            outcome = (
-                "keep what has been replaced since" if kind in _OF_KEYS else "take each of them for one more"
-            )
+            outcome = "take each of them for one more"
+            if kind in _OF_KEYS or kind == "last":
+                outcome = f"keep what {'is gone' if former.deletes else 'has been replaced'} since"
             raise UsageError(
                 f"operator {uid!r}: its rows replaced each other{keys} before .changes_as_rows(), and {name!r} ({kind}) would {outcome}: "
                 "aggregate the rows from which the changes come, or windows with emit='final'; to count the changes themselves say "
@@ -153,12 +153,14 @@ def refuse_counted_again(uid: str, former: FormerChanges | None, aggregates: Map
 
 def _holds(aggregate: Aggregate, former: FormerChanges) -> bool:
     """True if an aggregate over all changes equals the aggregate over the rows that remain."""
+    if former.deletes:
+        return False
     if aggregate.kind == "last":
         return True
     if aggregate.kind in _OF_KEYS and aggregate.column in former.keys:
         return True
     found = former.aggregates.get(aggregate.column)
-    if found is None or former.deletes:
+    if found is None:
         return False
     return (aggregate.kind == "max" and found.kind in _GROWS) or aggregate.kind == found.kind == "min"
 

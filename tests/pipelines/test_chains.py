@@ -223,6 +223,29 @@ def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any, kind: 
 
 
 @pytest.mark.parametrize(
+    ("aggregate", "kind"),
+    [
+        (sf.last("amount"), "double"),
+        (sf.min("ts"), "timestamp"),
+        (sf.max("ts"), "timestamp"),
+        (sf.first("ts"), "timestamp"),
+        (sf.count_distinct("ts"), "long"),
+    ],
+)
+def test_not_so_where_some_rows_say_what_is_gone(aggregate: Any, kind: str) -> None:
+    def declare(flow: sf.Flow, **options: Any) -> Stream:
+        rows = top(flow, per="ts").changes_as_rows(op="op", **options)
+        return rows.key_by("shop", order_by="ts").aggregate(
+            "shops", f"shop long, found {kind}", found=aggregate
+        )
+
+    named = "operator 'shops'", f"'found' ({aggregate.kind}) would keep what is gone since", "counted=True"
+    with refused(sf.UsageError, *named):
+        built(declare)
+    built(partial(declare, counted=True))
+
+
+@pytest.mark.parametrize(
     ("over", "of", "taken"),
     [
         (sf.max, sf.count(), True),
