@@ -9,7 +9,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.pipelines.code.source_text import shown_filter
 from stateflow.pipelines.graph import FormerChanges, Graph, Node, NodeRows, SinkNode, TransformNode, UnionNode
-from stateflow.pipelines.ready.aggregates import Aggregate
+from stateflow.pipelines.ready.aggregates import Aggregate, condition_of_rows
 from stateflow.pipelines.rows.row_type import RowType
 
 OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
@@ -133,13 +133,14 @@ _GROWS = {"count", "count_distinct", "approximate_count_distinct", "max"}
 """Aggregates whose value never falls while rows are only added."""
 
 
-def refuse_counted_again(uid: str, former: FormerChanges | None, aggregates: Mapping[str, Aggregate]) -> None:
+def refuse_counted_again(uid: str, stream: NodeRows, aggregates: Mapping[str, Aggregate]) -> None:
     """Whether rows that were changes can be aggregated: a sum would add to a value the one that replaces it, and a minimum keep it."""
-    if former is None or former.counted:
+    former, rows = stream.former, stream.rows
+    if former is None or former.counted or rows is None:
         return
     keys = f" by {', '.join(former.keys)}" if former.keys else ""
     for name, aggregate in aggregates.items():
-        if isinstance(aggregate, Aggregate) and not _holds(aggregate, former):
+        if isinstance(aggregate, Aggregate) and not _holds(uid, name, aggregate, former, rows):
             kind = aggregate.kind
             outcome = "take each of them for one more"
             if kind in _OF_KEYS or kind == "last":
@@ -151,13 +152,18 @@ def refuse_counted_again(uid: str, former: FormerChanges | None, aggregates: Map
             )
 
 
-def _holds(aggregate: Aggregate, former: FormerChanges) -> bool:
+def _holds(uid: str, name: str, aggregate: Aggregate, former: FormerChanges, rows: RowType) -> bool:
     """True if an aggregate over all changes equals the aggregate over the rows that remain."""
     if former.deletes:
         return False
+    # A row that fulfils a condition may be replaced by one that does not.
+    if aggregate.where:
+        condition = condition_of_rows(f"operator {uid!r}", name, aggregate.where, rows)
+        if not former.keys_have(condition.columns()):
+            return False
     if aggregate.kind == "last":
         return True
-    if aggregate.kind in _OF_KEYS and aggregate.column in former.keys:
+    if aggregate.kind in _OF_KEYS and former.keys_have([aggregate.column]):
         return True
     found = former.aggregates.get(aggregate.column)
     if found is None:

@@ -5,7 +5,7 @@ Every source, operator and sink takes its uid first: state, offsets and outputs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -140,6 +140,10 @@ class FormerChanges:
     """The columns that are aggregates, as far as the graph shows it."""
     counted: bool = False
     """Whether later operators count each change by itself."""
+
+    def keys_have(self, columns: Iterable[str]) -> bool:
+        """Whether these columns stay as they are when a row is replaced."""
+        return set(self.keys).issuperset(columns)
 
 
 @dataclass(frozen=True, eq=False)

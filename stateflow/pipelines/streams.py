@@ -398,7 +398,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         cannot be aggregated, and leaves their state as it was. With `ttl` a key is forgotten that had no row for so long: its
         next row begins anew.
         """
-        refuse_counted_again(uid, self.stream.former, aggregates)
+        refuse_counted_again(uid, self.stream, aggregates)
         declared = running_aggregate(self._rows(uid), output, aggregates, on_error=on_error, ttl=ttl)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
@@ -548,7 +548,7 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         cannot be aggregated, and leaves the windows as they were.
         """
         keyed = self.keyed
-        refuse_counted_again(uid, keyed.stream.former, aggregates)
+        refuse_counted_again(uid, keyed.stream, aggregates)
         at = time_column(uid, keyed.stream, self.time)
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -220,6 +220,37 @@ def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any, kind: 
             .aggregate("shops", f"shop long, found {kind}", found=aggregate)
         )
     )
+
+
+WHERE = "amount > 100"
+
+
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        sf.last("amount", where=WHERE),
+        sf.count_distinct("window_start", where=WHERE),
+        sf.max("window_start", where="shop > 1 and `amount` > 100"),
+        sf.max("amount", where=WHERE),
+    ],
+)
+def test_a_condition_that_a_newer_row_may_not_fulfil_is_refused(aggregate: Any) -> None:
+    """One over the columns that stay as they are is taken."""
+    of_column = "double" if aggregate.column == "amount" else "timestamp"
+    found = "long" if aggregate.kind == "count_distinct" else of_column
+
+    def declare(flow: sf.Flow, where: str) -> Stream:
+        per_hour = sales(flow).key_by("shop").window(HOUR)
+        newest = per_hour.aggregate("hours", PerHour, emit="changes", amount=sf.max("amount"))
+        rows = newest.changes_as_rows(op="op").key_by("shop", order_by="window_end")
+        return rows.aggregate("shops", f"shop long, found {found}", found=replace(aggregate, where=where))
+
+    with refused(
+        sf.UsageError, "operator 'shops'", f"'found' ({aggregate.kind}) would keep what has been replaced"
+    ):
+        built(lambda flow: declare(flow, aggregate.where))
+    built(lambda flow: declare(flow, "shop > 100 and window_start is not null"))
+    built(lambda flow: declare(flow, ""))
 
 
 @pytest.mark.parametrize(

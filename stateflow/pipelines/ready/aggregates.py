@@ -272,7 +272,9 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
     found = _typed(where, name, aggregate, rows, order)
     found = replace(found, form=_form(found, rows))
     return (
-        replace(found, condition=_condition(where, name, aggregate.where, rows)) if aggregate.where else found
+        replace(found, condition=condition_of_rows(where, name, aggregate.where, rows))
+        if aggregate.where
+        else found
     )
 
 
@@ -291,7 +293,8 @@ def _form(found: Aggregated, rows: RowType) -> str:
     return ", ".join(form_of(type_) or PLAIN for type_ in types) if any(map(is_ambiguous, types)) else ""
 
 
-def _condition(where: str, name: str, text: str, rows: RowType) -> Expression:
+def condition_of_rows(where: str, name: str, text: str, rows: RowType) -> Expression:
+    """The `where=` of an aggregate."""
     if not isinstance(text, str):
         raise UsageError(
             f"{where}: where= of {name!r} is {text!r}: give it a column, or a condition in SQL such as 'amount > 100'"
