@@ -10,6 +10,10 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.code.source_text import shown_filter
 from stateflow.pipelines.graph import FormerChanges, Graph, Node, NodeRows, SinkNode, TransformNode, UnionNode
 from stateflow.pipelines.ready.aggregates import Aggregate, condition_of_rows
+from stateflow.pipelines.ready.enrichment import Enrich
+from stateflow.pipelines.ready.joined_columns import KEY, LEFT, RIGHT
+from stateflow.pipelines.ready.joins import AsofJoin, JoinOperator, LatestJoin
+from stateflow.pipelines.ready.operators import Deduplicate
 from stateflow.pipelines.rows.row_type import RowType
 
 OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
@@ -169,6 +173,47 @@ def _holds(uid: str, name: str, aggregate: Aggregate, former: FormerChanges, row
     if found is None:
         return False
     return (aggregate.kind == "max" and found.kind in _GROWS) or aggregate.kind == found.kind == "min"
+
+
+def passed_on(declared: Any, inputs: Sequence[NodeRows]) -> FormerChanges | None:
+    """What the rows were as changes that a ready-made operator passes on: it takes nothing back of what has been replaced."""
+    former = inputs[0].former
+    match declared:
+        case JoinOperator():
+            return _of_pairs(declared, former, inputs[-1].former)
+        case Deduplicate() if former is not None and declared.changes is None:
+            # The first of all rows that replaced each other is one row, which nothing replaces.
+            is_one = declared.within is None and former.keys_have(declared.key_columns)
+            return None if is_one else replace(former, aggregates={})
+        case Enrich() if former is not None:
+            names = set(declared.rows.names).intersection(declared.output.names)
+            return replace(former, keys=tuple(key for key in former.keys if key in names), aggregates={})
+    return None
+
+
+def _of_pairs(
+    declared: JoinOperator, left: FormerChanges | None, right: FormerChanges | None
+) -> FormerChanges | None:
+    """What joined rows were: a newer row of either input makes pairs of its own. A right row that only is the version of left rows
+    makes none."""
+    if declared.is_of_left_alone or isinstance(declared, LatestJoin | AsofJoin):
+        right = None
+    both = [each for each in (left, right) if each is not None]
+    if not both:
+        return None
+    stay = {
+        *((LEFT, name) for name in (left.keys if left is not None else ())),
+        *((RIGHT, name) for name in (right.keys if right is not None else ())),
+    }
+    # The key comes out under the left input's name.
+    names = zip(declared.left.key, declared.right.key, strict=True)
+    of_key = {mine for mine, theirs in names if stay.intersection({(LEFT, mine), (RIGHT, theirs)})}
+    keys = tuple(
+        each.field
+        for each in declared.filled
+        if (each.of, each.column) in stay or (each.of.endswith(KEY) and each.column in of_key)
+    )
+    return FormerChanges(keys, any(each.deletes for each in both), counted=all(each.counted for each in both))
 
 
 def operation_rows(rows: RowType, op: str, operation: str) -> RowType:

@@ -15,6 +15,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.pipelines.changes import (
     operation_rows,
+    passed_on,
     refuse_changes,
     refuse_counted_again,
     refuse_mixed,
@@ -656,6 +657,7 @@ def _after(node: KeyedNode) -> Stream:
     return Stream(
         node.keyed[0].stream.flow, node, MAIN, node.output,
         ready.changes if ready else None, ready.operation if ready else "",
+        passed_on(ready, [each.stream for each in node.keyed]),
     )  # fmt: skip
 
 

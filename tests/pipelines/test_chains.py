@@ -276,6 +276,62 @@ def test_not_so_where_some_rows_say_what_is_gone(aggregate: Any, kind: str) -> N
     built(partial(declare, counted=True))
 
 
+def others(flow: sf.Flow) -> KeyedStream:
+    return sales(flow, "others").key_by("shop")
+
+
+DAY = ("-1 day", "1 day")
+TOTALS = "shop long, window_start timestamp, window_end timestamp, total double"
+JOINED = "shop long, window_start timestamp, total double"
+
+PASSED: dict[str, Callable[[sf.Flow, Stream], Stream]] = {
+    "enrich": lambda f, rows: rows.key_by("shop").enrich("op", len, f"{JOINED}, zone string"),
+    "deduplicate": lambda f, rows: rows.deduplicate("op", by=["shop", "window_start", "change"], time="window_end"),
+    "within": lambda f, rows: rows.deduplicate("op", by=["shop", "window_start"], within="1 day", time="window_end"),
+    "join_latest": lambda f, rows: rows.key_by("shop").join_latest("op", others(f), JOINED),
+    "join_asof": lambda f, rows: rows.key_by("shop").join_asof("op", others(f), JOINED, time="window_end"),
+    "left": lambda f, rows: rows.key_by("shop").join("op", others(f), JOINED, within=DAY, time="window_end"),
+    "right": lambda f, rows: others(f).join("op", rows.key_by("shop"), JOINED, within=DAY, right_time="window_end"),
+    "window": lambda f, rows: rows.key_by("shop").window(HOUR, time="window_end").join("op", others(f), JOINED),
+    "semi": lambda f, rows: rows.key_by("shop").join("op", others(f), within=DAY, how="semi", time="window_end"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", PASSED)
+def test_nor_may_an_operator_that_passes_rows_on_hide_it(step: str) -> None:
+    """What stays as it is when a row is replaced may be counted behind it, too."""
+
+    def declare(flow: sf.Flow, found: Any, kind: str, **options: Any) -> Stream:
+        per_hour = sales(flow).key_by("shop").window(HOUR)
+        totals = per_hour.aggregate("hours", TOTALS, emit="changes", total=sf.sum("amount"))
+        rows = PASSED[step](flow, totals.changes_as_rows(op="change", **options))
+        return rows.key_by("shop").aggregate("shops", f"shop long, found {kind}", found=found)
+
+    with refused(sf.UsageError, "operator 'shops'", "'found' (sum)", "one more"):
+        built(lambda flow: declare(flow, sf.sum("total"), "double"))
+    with refused(sf.UsageError, "operator 'shops'", "'found' (max) would keep what has been replaced"):
+        built(lambda flow: declare(flow, sf.max("total"), "double"))
+    built(lambda flow: declare(flow, sf.count_distinct("window_start"), "long"))
+    built(lambda flow: declare(flow, sf.sum("total"), "double", counted=True))
+
+
+def test_versions_that_were_changes_are_counted_once_with_each_row_that_they_are_joined_to() -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        known = hours(flow, uid="known").changes_as_rows(op="op").key_by("shop", order_by="window_end")
+        now = sales(flow, "now").key_by("shop").join_latest("op", known, "shop long, right_amount double")
+        return now.key_by("shop").aggregate("shops", "shop long, total double", total=sf.sum("right_amount"))
+
+    built(declare)
+
+
+def test_the_first_of_what_replaced_each_other_is_a_row_like_others() -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        first = rows_of_changes(flow).deduplicate("once", by=["shop", "window_start"], time="window_end")
+        return first.key_by("shop").aggregate("shops", "shop long, n long", n=sf.count())
+
+    built(declare)
+
+
 @pytest.mark.parametrize(
     ("over", "of", "taken"),
     [
