@@ -39,6 +39,37 @@ def refuse_mixed(operations: set[str], step_before: str) -> None:
         )
 
 
+def changes_of_all(streams: Sequence[NodeRows]) -> tuple[str, ...] | None:
+    """The columns by which the rows of a union replace each other; refuses streams that do so by different ones."""
+    changing = [(each, each.changes) for each in streams if each.changes is not None]
+    for other, keys in changing[1:]:
+        one, own = changing[0]
+        if set(keys) != set(own or ()):
+            raise UsageError(
+                f"union: the rows of {one.node.named} replace each other by {', '.join(own or ())}, and those of {other.node.named} by "
+                f"{', '.join(keys)}: make rows of each with .changes_as_rows(op='op') first, or .upsert() each into a table of its own"
+            )
+    return changing[0][1] if changing else None
+
+
+def former_of_all(streams: Sequence[NodeRows]) -> FormerChanges | None:
+    """What the rows of a union were as changes: of what the streams say, that which is so of all of them that were changes."""
+    formers = [each.former for each in streams if each.former is not None]
+    if not formers:
+        return None
+    first = formers[0]
+    return FormerChanges(
+        tuple(name for name in first.keys if all(name in each.keys for each in formers)),
+        any(each.deletes for each in formers),
+        {
+            name: found
+            for name, found in first.aggregates.items()
+            if all(each.aggregates.get(name) == found for each in formers)
+        },
+        all(each.counted for each in formers),
+    )
+
+
 def refuse_filtered(uid: str, stream: NodeRows) -> None:
     """Whether changes can be upserted: a filter, as far as the text of a step shows one, would leave rows in the table for ever."""
     node = stream.node

@@ -14,6 +14,8 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.changes import (
+    changes_of_all,
+    former_of_all,
     operation_rows,
     passed_on,
     refuse_changes,
@@ -83,14 +85,13 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
     def union(self, *others: Stream) -> Stream:
         """The rows of all; columns are matched by name."""
         check_streams("union", others)
-        changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
-        refuse_mixed({each.operation for each in (self, *others)}, self.node.named)
+        streams = (self, *others)
+        changes = changes_of_all(streams)
+        refuse_mixed({each.operation for each in streams}, self.node.named)
         for other in others:
             check_same_rows(self, other)
-        formers = [each.former for each in (self, *others) if each.former is not None]
-        former = next((each for each in formers if each.deletes), formers[0] if formers else None)
-        node = UnionNode(self.flow.unnamed("union"), (self, *others))
-        return self._then(node, self.rows, changes, self.operation, former)
+        node = UnionNode(self.flow.unnamed("union"), streams)
+        return self._then(node, self.rows, changes, self.operation, former_of_all(streams))
 
     def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
         """Groups rows by key columns; rows of a key come in the order of `order_by`."""

@@ -122,6 +122,82 @@ def test_nor_a_window() -> None:
     )
 
 
+LATEST = "country string, user long, o long"
+
+
+def united(one: Stream, other: Stream, is_first: bool) -> Stream:
+    return one.union(other) if is_first else other.union(one)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_union_replaces_its_rows_by_the_same_columns_or_not_at_all(is_first: bool) -> None:
+    def declare(flow: sf.Flow, *columns: str, as_rows: bool = False) -> None:
+        by_both, others = (
+            flow.source(uid, sf.delta(f"/{uid}"), LATEST).key_by(*key, order_by="o").latest(f"{uid}-latest")
+            for uid, key in (("one", ("country", "user")), ("two", columns))
+        )
+        if as_rows:
+            rows = united(by_both.changes_as_rows(op="op"), others.changes_as_rows(op="op"), is_first)
+            rows.upsert("out", sf.delta("/out"), keys=["country", "user", "op"])
+        else:
+            united(by_both, others, is_first).upsert("out", sf.delta("/out"))
+
+    with refused(
+        sf.UsageError, "union", "by country, user", "by user", "'one-latest'", "'two-latest'", "as_rows("
+    ):
+        sf.pipeline("other")(lambda flow: declare(flow, "user")).build()
+    sf.pipeline("rows")(lambda flow: declare(flow, "user", as_rows=True)).build()
+    [sink] = sf.pipeline("same")(lambda flow: declare(flow, "user", "country")).build().sinks
+    assert set(sink.options["keys"]) == {"country", "user"}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("other", "key", "options", "found", "taken"),
+    [
+        (sf.count(), ("country", "user"), {}, sf.max("n"), True),
+        (sf.count(where="o > 1"), ("country", "user"), {}, sf.max("n"), False),
+        (sf.last("o"), ("country", "user"), {}, sf.max("n"), False),
+        (sf.count(), ("user",), {}, sf.count_distinct("user"), True),
+        (sf.count(), ("user",), {}, sf.count_distinct("country"), False),
+        (sf.count(), ("country", "user"), {}, sf.sum("n"), False),
+        (sf.count(), ("country", "user"), {"counted": True}, sf.sum("n"), True),
+    ],
+)
+def test_of_rows_that_were_changes_a_union_knows_what_is_so_of_all(
+    other: Any, key: tuple[str, ...], options: dict[str, Any], found: Any, taken: bool, is_first: bool
+) -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        one = flow.source("one", sf.delta("/one"), LATEST).key_by("country", "user", order_by="o")
+        two = flow.source("two", sf.delta("/two"), LATEST).key_by(*key, order_by="o")
+        of_one = one.aggregate("a", "country string, user long, n long", n=sf.count())
+        output = "country string, user long, n long"
+        named = {"n": other} if "country" in key else {"n": other, "country": sf.last("country")}
+        of_two = two.aggregate("b", output, **named)
+        both = united(
+            of_one.changes_as_rows(op="op", **options), of_two.changes_as_rows(op="op", **options), is_first
+        )
+        return both.key_by("op").aggregate("x", "op string, found long", found=found)
+
+    if taken:
+        built(declare)
+    else:
+        with refused(sf.UsageError, "operator 'x'", "'found'"):
+            built(declare)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_each_change_of_a_union_counts_only_where_all_say_so(is_first: bool) -> None:
+    def declare(flow: sf.Flow, *, counted: bool) -> Stream:
+        one = rows_of_changes(flow, counted=True)
+        two = hours(flow, source="more", uid="others").changes_as_rows(op="op", counted=counted)
+        return united(one, two, is_first).key_by("shop").aggregate("n", "shop long, n long", n=sf.count())
+
+    with refused(sf.UsageError, "operator 'n'", "counted=True"):
+        built(partial(declare, counted=False))
+    built(partial(declare, counted=True))
+
+
 @pytest.mark.parametrize("timed", [True, False])
 def test_a_union_with_rows_that_have_no_event_time_is_warned_of(timed: bool) -> None:
     def declare(flow: sf.Flow) -> Stream:
