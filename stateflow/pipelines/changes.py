@@ -67,6 +67,7 @@ def former_of_all(streams: Sequence[NodeRows]) -> FormerChanges | None:
             if all(each.aggregates.get(name) == found for each in formers)
         },
         all(each.counted for each in formers),
+        any(each.forgets for each in formers),
     )
 
 
@@ -142,6 +143,12 @@ def refuse_stale(
             "since: say which row is newer with key_by(..., order_by=...), such as a column that counts the rows, and whose "
             "rows replace each other with per="
         )
+    names = [name.removeprefix("-") for name in order_by]
+    if former.forgets and (anew := next((name for name in names if name in former.aggregates), "")):
+        raise UsageError(
+            f"{where}: order_by says which row is newer, and {anew!r} begins anew when the ttl= of its aggregate is over, so that the list "
+            "would keep the row from before: leave that ttl= out, or rank what windows put out, with .window(...).aggregate(...)"
+        )
     if falls := _falls(former.aggregates, order_by):
         raise UsageError(
             f"{where}: order_by says which row is newer, and {falls!r} does not grow with every row, so that the list would keep a value "
@@ -201,7 +208,8 @@ def _holds(uid: str, name: str, aggregate: Aggregate, former: FormerChanges, row
     if aggregate.kind in _OF_KEYS and former.keys_have([aggregate.column]):
         return True
     found = former.aggregates.get(aggregate.column)
-    if found is None:
+    # What begins anew is less than it was.
+    if found is None or former.forgets:
         return False
     return (aggregate.kind == "max" and found.kind in _GROWS) or aggregate.kind == found.kind == "min"
 
@@ -244,7 +252,12 @@ def _of_pairs(
         for each in declared.filled
         if (each.of, each.column) in stay or (each.of.endswith(KEY) and each.column in of_key)
     )
-    return FormerChanges(keys, any(each.deletes for each in both), counted=all(each.counted for each in both))
+    return FormerChanges(
+        keys,
+        any(each.deletes for each in both),
+        counted=all(each.counted for each in both),
+        forgets=any(each.forgets for each in both),
+    )
 
 
 def operation_rows(rows: RowType, op: str, operation: str) -> RowType:

@@ -140,6 +140,8 @@ class FormerChanges:
     """The columns that are aggregates, as far as the graph shows it."""
     counted: bool = False
     """Whether later operators count each change by itself."""
+    forgets: bool = False
+    """Whether the aggregates of a key begin anew when it was forgotten after a `ttl`."""
 
     def keys_have(self, columns: Iterable[str]) -> bool:
         """Whether these columns stay as they are when a row is replaced."""

@@ -186,7 +186,8 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
                 declared.aggregates if isinstance(declared, RunningAggregate | WindowAggregate) else ()
             )
         }
-        former = FormerChanges(self.changes, bool(self.operation), aggregates, counted)
+        forgets = isinstance(declared, RunningAggregate) and declared.forgets
+        former = FormerChanges(self.changes, bool(self.operation), aggregates, counted, forgets)
         return self._then(node, rows, former=former)
 
     @property

@@ -358,6 +358,40 @@ def test_a_list_of_sums_may_be_ordered_by_more_than_their_count(order: str | lis
     )
 
 
+@pytest.mark.parametrize("order", ["n", ["newest", "n"], ["what", "-n"]])
+def test_nor_by_a_count_that_begins_anew_after_a_ttl(order: str | list[str]) -> None:
+    """The two ways that the refusal names hold."""
+
+    def ranked(rows: sf.Stream, order: str | list[str]) -> None:
+        best = rows.key_by("user", order_by=order).top("best", 3, by="-total", per="skus")
+        best.upsert("best", sf.delta("/best"))
+
+    with refused(
+        sf.UsageError, "operator 'best'", "begins anew", "leave that ttl= out", ".window(...).aggregate("
+    ):
+        flow_of(
+            lambda k: ranked(k.aggregate("op", Sums, ttl="30 days", **SUMS).changes_as_rows(op="what"), order)
+        )
+    flow_of(lambda k: ranked(k.aggregate("op", Sums, **SUMS).changes_as_rows(op="what"), "n"))
+    flow_of(lambda k: ranked(k.window(MINUTE).aggregate("op", Sums, **SUMS), ()))
+
+
+@pytest.mark.parametrize(("over", "of"), [(sf.max, "n"), (sf.max, "newest"), (sf.min, "oldest")])
+def test_nor_is_an_extreme_of_what_begins_anew_after_a_ttl_the_same(over: Any, of: str) -> None:
+    named = {"n": sf.count(), "newest": sf.max("ts"), "oldest": sf.min("ts")}
+    output = "user long, n long, newest timestamp, oldest timestamp"
+
+    def declare(keyed: KeyedStream, **ttl: str) -> None:
+        rows = keyed.aggregate("op", output, **named, **ttl).changes_as_rows(op="what")
+        kind = "long" if of == "n" else "timestamp"
+        found = rows.key_by("what").aggregate("all", f"what string, found {kind}", found=over(of))
+        found.upsert("out", sf.delta("/out"))
+
+    with refused(sf.UsageError, "operator 'all'", "'found'", "would keep what has been replaced"):
+        flow_of(lambda k: declare(k, ttl="30 days"))
+    flow_of(declare)
+
+
 def test_what_a_transform_makes_of_sums_is_not_judged() -> None:
     flow_of(
         lambda k: (

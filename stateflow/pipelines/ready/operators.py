@@ -177,6 +177,11 @@ class RunningAggregate(Diverting):
         return self.diverts
 
     @property
+    def forgets(self) -> bool:
+        """Whether a key begins anew that had no row for long."""
+        return self.states["aggregates"].ttl is not None
+
+    @property
     def fixed(self) -> Mapping[str, str]:
         return aggregate_options(self.aggregates)
 
