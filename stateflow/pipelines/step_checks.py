@@ -11,6 +11,7 @@ from stateflow.pipelines.code.source_text import shown_aggregation
 from stateflow.pipelines.graph import NodeRows
 from stateflow.pipelines.inputs.input import Declarable, FunctionInput, Input
 from stateflow.pipelines.inputs.tables import is_name
+from stateflow.pipelines.rows.defaults import Default
 from stateflow.pipelines.rows.row_type import RowType
 
 
@@ -78,3 +79,17 @@ def check_same_rows(one: NodeRows, other: NodeRows) -> None:
             raise UsageError(
                 f"{where}: column {name!r} is a {kind} in {one.node.named} and a {theirs[name]} in {other.node.named}: {step}"
             )
+    of_mine, of_theirs = one.rows.defaults_but(()), other.rows.defaults_but(())
+    for name in mine:
+        # Whatever reads the union fills the nulls of all rows alike.
+        if of_mine.get(name) != of_theirs.get(name):
+            raise UsageError(
+                f"{where}: a null of column {name!r} has {_stands_for(of_mine.get(name))} in {one.node.named} and "
+                f"{_stands_for(of_theirs.get(name))} in {other.node.named}: give both the same class with transform(..., type=) before"
+            )
+
+
+def _stands_for(default: Default | None) -> str:
+    if default is None:
+        return "no default"
+    return f"the default {default.value!r}" if default.factory is None else "a default of its own"

@@ -635,6 +635,39 @@ def test_columns_in_another_order_and_unknown_ones_are_a_union() -> None:
     built(lambda f: sales(f).union(sales(f, "more").transform(lambda frame: frame.select("*"))))
 
 
+@dataclass
+class Counted:
+    shop: int
+    n: int = 7
+
+
+@dataclass
+class Uncounted:
+    shop: int
+    n: int
+
+
+@dataclass
+class Listed:
+    shop: int
+    n: int = 8
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("other", ["shop long, n long", Uncounted, Listed])
+def test_a_union_has_one_default_for_the_nulls_of_a_column(other: Any, is_first: bool) -> None:
+    """Where there is none, a class and a schema in words are the same rows."""
+
+    def declare(flow: sf.Flow, one: Any, **type_of_other: Any) -> Stream:
+        more = flow.source("more", sf.delta("/more"), other).transform(lambda frame: frame, **type_of_other)
+        return united(flow.source("in", sf.delta("/in"), one), more, is_first)
+
+    with refused(sf.UsageError, "union", "'n'", "the default 7 in source 'in'", "transform(..., type=)"):
+        built(lambda flow: declare(flow, Counted, type=other))
+    built(lambda flow: declare(flow, Counted, type=Counted))
+    built(lambda flow: declare(flow, Listed if other is Listed else Uncounted, type=other))
+
+
 class Reminds(sf.KeyedProcess[int, Sale, Sale]):
     due = sf.Timer("event")
 
