@@ -56,7 +56,16 @@ def ordering_time(uid: str, stream: NodeRows, order_by: Sequence[str]) -> str:
                 f"operator {uid!r}: which of the {operator.holds_back} of operator {before!r} is newer does not show: say "
                 "key_by(..., order_by=...), such as order_by='window_end'"
             )
-    return _column(uid, stream)
+    columns, rows = _of_sources(stream), stream.rows
+    if rows is None or (len(columns) == 1 and columns.issubset(rows.names)):
+        return _column(uid, stream)
+    if order_by:
+        return ""
+    lost = "have several columns of event time" if len(columns) > 1 else "have lost the event time"
+    raise UsageError(
+        f"operator {uid!r}: which row of a key is newer does not show, for its rows {lost} ({', '.join(sorted(columns))}): say "
+        f"key_by(..., order_by=...) with one of {', '.join(rows.names)}"
+    )
 
 
 def splitting_source(node: Node) -> str:
@@ -95,12 +104,16 @@ def held_back(uid: str, inputs: Sequence[GroupedRows], timers: str) -> int:
 
 
 def _column(uid: str, stream: NodeRows, named: str = "", offered: Sequence[str] = ()) -> str:
-    names = {
+    return event_time(uid, stream.rows, _of_sources(stream), named, offered)
+
+
+def _of_sources(stream: NodeRows) -> set[str]:
+    """The columns of event time of the sources that the rows come from."""
+    return {
         node.event_time
         for node in before_and(stream.node)
         if isinstance(node, SourceNode) and node.event_time
     }
-    return event_time(uid, stream.rows, names, named, offered)
 
 
 def _ready(node: Node) -> Iterator[tuple[str, ReadyOperator]]:

@@ -463,6 +463,43 @@ def test_windows_are_a_version_to_join_when_it_shows_which_is_newer() -> None:
     built(lambda f: joined(f, order_by="window_end"))
 
 
+def newest(flow: sf.Flow, way: str, rows: Stream, **key: Any) -> Stream:
+    keyed = rows.key_by("shop", **key)
+    if way == "latest":
+        return keyed.latest("known").changes_as_rows(op="again")
+    return sales(flow, "now").key_by("shop").join_latest("known", keyed, "shop long, right_amount double")
+
+
+@pytest.mark.parametrize("way", ["latest", "join_latest"])
+def test_rows_that_have_lost_their_event_time_are_ordered_by_a_column_of_theirs(way: str) -> None:
+    def declare(flow: sf.Flow, **key: Any) -> Stream:
+        sums = sales(flow).key_by("shop").aggregate(
+            "sums", "shop long, amount double, n long", amount=sf.sum("amount"), n=sf.count()
+        )  # fmt: skip
+        return newest(flow, way, sums.changes_as_rows(op="op"), **key)
+
+    with refused(
+        sf.UsageError, "operator 'known'", "(ts)", "key_by(..., order_by=...)", "shop, amount, n, op"
+    ):
+        built(declare)
+    built(partial(declare, order_by="n"))
+
+
+@pytest.mark.parametrize("way", ["latest", "join_latest"])
+def test_so_are_rows_that_have_several_event_times(way: str) -> None:
+    def declare(flow: sf.Flow, **key: Any) -> Stream:
+        columns = "shop long, amount double, ts timestamp, at timestamp"
+        more, less = (
+            flow.source(uid, sf.delta(f"/{uid}"), columns, event_time=time, watermark="1 minute")
+            for uid, time in (("more", "ts"), ("less", "at"))
+        )
+        return newest(flow, way, more.union(less), **key)
+
+    with refused(sf.UsageError, "operator 'known'", "(at, ts)", "key_by(..., order_by=...)"):
+        built(declare)
+    built(partial(declare, order_by="ts"))
+
+
 @pytest.mark.parametrize(("late", "lateness", "warned"), [(True, "2 hours", True), (False, "2 hours", False), (True, "0 seconds", False)])  # fmt: skip
 def test_a_lateness_that_no_row_can_use_is_warned_of(late: bool, lateness: str, warned: bool) -> None:
     def declare(flow: sf.Flow) -> Stream:
