@@ -117,9 +117,9 @@ def test_only_a_condition_imports_sqlglot() -> None:
         "from stateflow.pipelines.ready import aggregates\n"
         "from stateflow.pipelines.rows.row_type import row_type\n"
         "rows = row_type('a int, p boolean')\n"
-        "aggregates._condition('op', 'n', 'p', rows)\n"
+        "aggregates.condition_of_rows('op', 'n', 'p', rows)\n"
         "print('sqlglot' in sys.modules)\n"
-        "aggregates._condition('op', 'n', 'a > 1', rows)\n"
+        "aggregates.condition_of_rows('op', 'n', 'a > 1', rows)\n"
         "print('sqlglot' in sys.modules)\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
