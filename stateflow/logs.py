@@ -35,7 +35,7 @@ def on_wait(say: Callable[[str], object] | None) -> None:
 
 
 def waiting(what: str) -> None:
-    """Tells the user what the process waits for, and for which job."""
+    """Tells the user what the process waits for, or serves meanwhile, and for which job."""
     if _say is not None:
         _say(f"{_about['job']}: {what}" if "job" in _about else what)
 

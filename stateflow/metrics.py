@@ -5,15 +5,24 @@ Names follow Flink where it has one: `lastCheckpointDuration` is `stateflow_last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import UnavailableError, UsageError
+from stateflow.logs import waiting
 
-Report = Callable[[Mapping[str, Any]], None]
-"""Reports the numbers of one finished batch, as `numbers` returns them."""
+_log = logging.getLogger(__name__)
+
+Report = Callable[[Mapping[str, float], Mapping[tuple[str, str], float]], None]
+"""Reports one finished batch: its numbers, as `numbers` returns them, and the counters of user code, as `user_counters` does."""
+Warn = Callable[[str, str], object]
+"""Takes a matter and a sentence about it, and says one sentence for each matter."""
+_Put = Callable[["Measure", float, Mapping[str, str]], None]
+"""Hands one number and its labels to the other system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +76,15 @@ MEASURES = (
     ),
     Measure("watermark_seconds", "gauge", "The watermark, in seconds since 1970 (currentInputWatermark)."),
 )
+USER_COUNTER = Measure("user_counter", "counter", "A counter of the user's own code, by operator.")
+"""One measure for all of them. An operator and a counter have names that no other system takes in the name of a measure, and two of
+them that differ could become one there; a label takes any text."""
 
 
 def numbers(
     checkpoint: int, duration: float, watermark: int | None, full_size: int, statistics: Mapping[str, Any]
 ) -> dict[str, float]:
-    """The numbers of one batch. Counters of user code are named `user_<operator>_<name>`."""
+    """The numbers of one batch, without the counters of user code."""
     operators = statistics.get("operators", {})
     metrics = statistics.get("metrics", {})
     values: dict[str, float] = {
@@ -100,24 +112,67 @@ def numbers(
         values["target_batch_duration_seconds"] = statistics["batch_size"]["target_ms"] / 1000
     if watermark is not None:
         values["watermark_seconds"] = watermark / 1e6
-    for uid, operator in operators.items():
-        for name, count in operator["counters"].items():
-            values[f"user_{uid}_{name}"] = count
     return values
 
 
-def reporter(kind: str, job: str, port: int = 0) -> Report:
-    """The function that reports to `none`, `prometheus` (served on loopback) or `opentelemetry` (the process's provider)."""
+def user_counters(statistics: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """The counters of user code in one batch, by operator and name."""
+    return {
+        (uid, name): count
+        for uid, operator in statistics.get("operators", {}).items()
+        for name, count in operator["counters"].items()
+    }
+
+
+@contextmanager
+def reporter(kind: str, job: str, warn: Warn, port: int = 0) -> Iterator[Report]:
+    """The function that reports to `none`, `prometheus` (served on loopback) or `opentelemetry` (the process's provider).
+
+    A number that the other system does not take is warned of, and never raises: the batch is complete by then.
+    """
     if kind == "none":
-        return lambda values: None
-    if kind == "prometheus":
-        return _prometheus(job, port)
-    if kind == "opentelemetry":
-        return _opentelemetry(job)
-    raise UsageError(f"metrics={kind!r}: use none, prometheus or opentelemetry")
+        yield lambda values, counters: None
+    elif kind == "prometheus":
+        with _prometheus(job, port) as put:
+            yield _report(kind, job, put, warn)
+    elif kind == "opentelemetry":
+        yield _report(kind, job, _opentelemetry(), warn)
+    else:
+        raise UsageError(f"metrics={kind!r}: use none, prometheus or opentelemetry")
 
 
-def _prometheus(job: str, port: int) -> Report:
+def _report(kind: str, job: str, put: _Put, warn: Warn) -> Report:
+    known = {measure.name: measure for measure in MEASURES}
+
+    def report(values: Mapping[str, float], counters: Mapping[tuple[str, str], float]) -> None:
+        for name, value in values.items():
+            one(f"the measure {name}", known[name], value, {"job": job})
+        for (uid, name), value in counters.items():
+            labels = {"job": job, "operator": uid, "counter": name}
+            one(f"counter {name!r} of operator {uid!r}", USER_COUNTER, value, labels)
+
+    def one(what: str, measure: Measure, value: float, labels: Mapping[str, str]) -> None:
+        if measure.kind == "counter" and value < 0:
+            warn(
+                f"metrics: {what} fell",
+                f"{what} fell by {-value} in a batch, and metrics={kind} leaves out what falls: count what goes away in a counter "
+                "of its own",
+            )
+            return
+        try:
+            put(measure, value, labels)
+        except Exception as error:
+            warn(
+                f"metrics: {what}",
+                f"metrics={kind} did not take {what} ({type(error).__name__}: {error}), and the run went on without it: set "
+                "metrics=none if you do not need it",
+            )
+
+    return report
+
+
+@contextmanager
+def _prometheus(job: str, port: int) -> Iterator[_Put]:
     try:
         from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
     except ImportError:
@@ -127,32 +182,38 @@ def _prometheus(job: str, port: int) -> Report:
     registry = CollectorRegistry()
     instruments: dict[str, Any] = {}
 
-    def instrument(measure: Measure) -> Any:
+    def put(measure: Measure, value: float, labels: Mapping[str, str]) -> None:
         if measure.name not in instruments:
             cls = Counter if measure.kind == "counter" else Gauge
             instruments[measure.name] = cls(
-                f"stateflow_{_plain(measure.name)}", measure.doc, ["job"], registry=registry
+                f"stateflow_{measure.name}", measure.doc, list(labels), registry=registry
             )
-        return instruments[measure.name].labels(job)
+        instrument = instruments[measure.name].labels(**labels)
+        if measure.kind == "counter":
+            instrument.inc(value)
+        else:
+            instrument.set(value)
 
     try:
-        start_http_server(port, addr="127.0.0.1", registry=registry)
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
     except OSError as error:
         raise UnavailableError(
             f"metrics cannot be served on port {port}: {error}; choose another metrics_port"
         ) from error
+    address = f"http://127.0.0.1:{server.server_port}/metrics"
+    _log.info("the metrics of job %r are served at %s", job, address)
+    # By default the port is any free one, so the user learns it here alone.
+    waiting(f"serving metrics at {address}")
+    try:
+        yield put
+    finally:
+        # Without this the next run in the process could not have the port, and a scrape would get the numbers of this one.
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
-    def report(values: Mapping[str, Any]) -> None:
-        for measure, value in _measured(values):
-            if measure.kind == "counter":
-                instrument(measure).inc(value)
-            else:
-                instrument(measure).set(value)
 
-    return report
-
-
-def _opentelemetry(job: str) -> Report:
+def _opentelemetry() -> _Put:
     try:
         from opentelemetry import metrics
     except ImportError:
@@ -162,28 +223,13 @@ def _opentelemetry(job: str) -> Report:
     meter = metrics.get_meter("stateflow")
     instruments: dict[str, Any] = {}
 
-    def report(values: Mapping[str, Any]) -> None:
-        for measure, value in _measured(values):
-            if measure.name not in instruments:
-                make = meter.create_counter if measure.kind == "counter" else meter.create_gauge
-                instruments[measure.name] = make(f"stateflow.{measure.name}", description=measure.doc)
-            instrument = instruments[measure.name]
-            attributes = {"job": job}
-            if measure.kind == "counter":
-                instrument.add(value, attributes)
-            else:
-                instrument.set(value, attributes)
+    def put(measure: Measure, value: float, labels: Mapping[str, str]) -> None:
+        if measure.name not in instruments:
+            make = meter.create_counter if measure.kind == "counter" else meter.create_gauge
+            instruments[measure.name] = make(f"stateflow.{measure.name}", description=measure.doc)
+        if measure.kind == "counter":
+            instruments[measure.name].add(value, dict(labels))
+        else:
+            instruments[measure.name].set(value, dict(labels))
 
-    return report
-
-
-def _measured(values: Mapping[str, Any]) -> list[tuple[Measure, float]]:
-    known = {m.name: m for m in MEASURES}
-    return [
-        (known.get(name) or Measure(name, "counter", "A counter of the user's own."), value)
-        for name, value in values.items()
-    ]
-
-
-def _plain(name: str) -> str:
-    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return put

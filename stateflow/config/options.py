@@ -328,7 +328,7 @@ class Options:
     )
     metrics_port: int = _number(
         0,
-        "Port on which a run serves Prometheus metrics; 0 means any free port.",
+        "Port on which a run serves Prometheus metrics; 0 means any free port, which the run prints.",
         "metrics.reporter.<name>.port",
         most=65535,
     )

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,7 +40,7 @@ from stateflow.errors import BusyError, IncompatibleError, NotFoundError, Statef
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
-from stateflow.metrics import numbers, reporter
+from stateflow.metrics import numbers, reporter, user_counters
 from stateflow.pipelines.bounds import check_bounds
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import put_table
@@ -304,7 +304,7 @@ class _Run:
         for uid, sink in open_sinks.items():
             if sink.warning:
                 self.warnings.add(f"sink {uid}", sink.warning)
-        with Heart(
+        with self._reporting() as listener, Heart(
             self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
             explain=lambda error: translated(error) if isinstance(error, Exception) else error,
             warm_host=lent.name_of_host(),
@@ -342,7 +342,7 @@ class _Run:
                 self.warnings.add,
             )
             outputs.begin()
-            loop = self._loop(spark, inputs, open_sinks, sinks, outputs, writer, scratch)
+            loop = self._loop(spark, inputs, open_sinks, sinks, outputs, writer, scratch, listener)
             with traced(spark, self.flow, inputs, outline, writer), loop:
                 with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
                     stopped = JOB_DRAINED if drained else self._batches(loop, scratch, heart.found_nothing)
@@ -451,6 +451,7 @@ class _Run:
         outputs: OutputWatch,
         writer: Writer,
         scratch: Path,
+        listener: Callable[[BatchReport], None],
     ) -> BatchLoop:
         options = self.options
         settings = BatchSettings(
@@ -485,7 +486,7 @@ class _Run:
             storage=storage,
             sinks=sinks,
             outputs=outputs,
-            listener=self._reporting(),
+            listener=listener,
             clock=_micros,
             parameters=self.parameters,
             made_by=MadeBy.of(self.parameters, self.request.pipeline.versions),
@@ -493,18 +494,25 @@ class _Run:
             stop=self.stop,
         )
 
-    def _reporting(self) -> Callable[[BatchReport], None]:
+    @contextmanager
+    def _reporting(self) -> Iterator[Callable[[BatchReport], None]]:
         """A listener that reports each batch to the metrics and to the caller."""
-        report = reporter(self.options.metrics, self.job, self.options.metrics_port)
+        options = self.options
+        with reporter(options.metrics, self.job, self.warnings.add, options.metrics_port) as report:
 
-        def both(batch: BatchReport) -> None:
-            record = batch.record
-            noted = batch.statistics.get("operators", {})
-            self._lost = added(self._lost, lost_rows(self.flow, noted))
-            report(numbers(batch.slot, batch.duration, record.watermark, record.state_size, batch.statistics))
-            self.request.listener(batch)
+            def both(batch: BatchReport) -> None:
+                record = batch.record
+                noted = batch.statistics.get("operators", {})
+                self._lost = added(self._lost, lost_rows(self.flow, noted))
+                report(
+                    numbers(
+                        batch.slot, batch.duration, record.watermark, record.state_size, batch.statistics
+                    ),
+                    user_counters(batch.statistics),
+                )
+                self.request.listener(batch)
 
-        return both
+            yield both
 
     def _batches(self, loop: BatchLoop, scratch: Path, idle: Callable[[], object]) -> str:
         queries = Queries(loop, scratch, self.request.until, idle)

@@ -20,6 +20,7 @@ from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.runner import RunRequest, run
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench
+from tests.spark.standalone import free_port
 from tests.spark.test_rewound_tables import go_back, reader, total, write
 
 
@@ -154,3 +155,32 @@ def test_a_run_says_once_what_check_warns_of(
         assert bench.run(release).warnings == warned
     assert [caplog.messages.count(sentence) for sentence in warned] == [1, 1]
     assert bench.run(release).warnings == (unread,), "the values are of today's type now"
+
+
+class Open(sf.KeyedProcess):
+    def process(self, user, rows, ctx):
+        opened = sum(row.opened for row in rows)
+        ctx.metrics.counter("open").inc(opened)
+        ctx.metrics.counter("open_total").inc(1)
+        yield user, opened
+
+
+def test_a_counter_that_no_metrics_take_ends_no_run_and_the_port_is_free_for_the_next(
+    bench: Workbench,
+) -> None:
+    @sf.pipeline("opening")
+    def opening(flow: sf.Flow) -> None:
+        rows = flow.source("in", bench.source("in", "user long, opened long"), "user long, opened long")
+        rows.key_by("user").process("count", Open, output="user long, n long").collect(
+            "out", sf.memory("opened")
+        )
+
+    metrics = {"metrics": "prometheus", "metrics_port": free_port()}
+    bench.rows("in", [{"user": 1, "opened": 1}])
+    bench.rows("in", [{"user": 1, "opened": -1}])
+    report = bench.run(opening, **metrics)
+    assert report.batches == 2
+    [warning] = report.warnings
+    assert "'open'" in warning
+    bench.rows("in", [{"user": 1, "opened": 1}])
+    assert bench.run(opening, **metrics).warnings == ()
