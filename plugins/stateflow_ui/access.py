@@ -8,11 +8,11 @@ comes along with requests of foreign pages too, a header of our own does not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, HTTPException
+from fastapi import Depends, Header, HTTPException, Request
 
 from stateflow.errors import NotFoundError
 from stateflow_ui import internals
@@ -37,31 +37,42 @@ class Sight:
     """The roots and jobs that one user may see, by Airflow's word at this request."""
 
     user: Any
-    teams: dict[str, str]
+    teams: Mapping[str, str]
     """By connection, those that belong to a team."""
+    read_teams: Mapping[str, str]
+    """By connection, whose it was when the catalog read its root: the root stays known for a while after the connection is gone, or
+    is another team's."""
 
-    def among(self, conn_ids: Iterable[str]) -> set[str]:
-        """The connections whose roots the user may see. An auth manager may ask another server for it."""
+    def among(self, read_teams: Mapping[str, str]) -> set[str]:
+        """Of these connections, each with the team that it was read for, those whose roots the user may see.
+
+        An auth manager may ask another server for it.
+        """
         by_team: dict[str | None, set[str]] = defaultdict(set)
-        for conn_id in conn_ids:
-            by_team[self.teams.get(conn_id)].add(conn_id)
-        seen: set[str] = set()
+        for conn_id, read_team in read_teams.items():
+            for team in self._teams_of(conn_id, read_team):
+                by_team[team].add(conn_id)
+        hidden: set[str] = set()
         for team, ids in by_team.items():
-            if self._may_see_roots_of(team):
-                seen |= ids
-            else:
-                seen |= internals.visible_connections(ids, self.user, team)
-        return seen
+            if not self._may_see_roots_of(team):
+                hidden |= ids - internals.visible_connections(ids, self.user, team)
+        return set(read_teams) - hidden
 
     def require(self, conn_id: str) -> None:
         """Raises for a root that the user may not see, with the words for one that does not exist."""
-        if conn_id not in self.among([conn_id]):
+        if not self.among({conn_id: self.read_teams.get(conn_id, "")}):
             raise NotFoundError(no_root(conn_id))
 
     def reads_state(self, conn_id: str) -> bool:
         """Whether the user may read what is in the state of a root's jobs: whoever may edit its connection could get at it
         anyway."""
-        return internals.may_edit_connection(conn_id, self.user, self.teams.get(conn_id))
+        teams = self._teams_of(conn_id, self.read_teams.get(conn_id, ""))
+        return all(internals.may_edit_connection(conn_id, self.user, team) for team in teams)
+
+    def _teams_of(self, conn_id: str, read_team: str) -> set[str | None]:
+        """The teams of all of which the user has to be: today's, and the one of the root that the catalog knows."""
+        teams: set[str | None] = {team for team in (self.teams.get(conn_id), read_team) if team}
+        return teams or {None}
 
     def _may_see_roots_of(self, team: str | None) -> bool:
         """True if the user may see the connections of a team without a look at each."""
@@ -70,8 +81,10 @@ class Sight:
         return team is None or internals.is_member(self.user, team)
 
 
-def sight(session: SessionDep, user: GetUserDep) -> Sight:
-    return Sight(user, internals.team_of_connections(session))
+def sight(request: Request, session: SessionDep, user: GetUserDep) -> Sight:
+    # In this order: a connection that goes in between is still known by the first of them.
+    read_teams = request.app.state.catalog.teams()
+    return Sight(user, internals.team_of_connections(session), read_teams)
 
 
 SightDep = Annotated[Sight, Depends(sight)]

@@ -77,6 +77,8 @@ class RootState:
     """Why it cannot be read, in one sentence; empty when it can."""
     read: bool
     """Whether its jobs are known."""
+    team: str = ""
+    """Whose connection it was when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ class _RootEntry:
         error = self.source.problem or (str(known.error) if known.error is not None else "")
         if not error and known.waiting is not None and known.waiting > SLOW:
             error = f"the root {self.source.shown} has not answered for {known.waiting:.0f} seconds"
-        return RootState(self.source.conn_id, self.source.shown, error, known.value is not None)
+        source = self.source
+        return RootState(source.conn_id, source.shown, error, known.value is not None, source.team)
 
 
 class Catalog:
@@ -186,6 +189,11 @@ class Catalog:
         self._lock = threading.RLock()
         self._looked_at = float("-inf")
         self._ticker: threading.Thread | None = None
+
+    def teams(self) -> dict[str, str]:
+        """By connection, whose the roots that are known were when they were read."""
+        with self._lock:
+            return {conn_id: root.source.team for conn_id, root in self._roots.items()}
 
     async def overview(self) -> tuple[list[RootState], list[JobState]]:
         """All roots and jobs, as far as they are known."""

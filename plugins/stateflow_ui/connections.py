@@ -82,16 +82,18 @@ def root_of(conn_id: str, team: str = "") -> Root:
             hook.storage_options,
             options.heartbeat_timeout.total_seconds(),
             options,
+            team=team,
         )
         return replace(source, shown=source.store().url)
     except StateflowError as error:
-        return Root(conn_id, address, problem=without_secrets(str(error)))
+        return Root(conn_id, address, problem=without_secrets(str(error)), team=team)
     except Exception as error:
         # The secrets backend's message may tell more than the kind of its error should.
         return Root(
             conn_id,
             address,
             problem=f"connection {conn_id!r} could not be read ({type(error).__name__}): check it in Airflow's connections",
+            team=team,
         )
 
 

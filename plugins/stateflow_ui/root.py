@@ -32,6 +32,8 @@ class Root:
     """Of the connection: what a clean-up keeps, where this host caches state, and how it is read."""
     problem: str = ""
     """Why there is no root, in one sentence."""
+    team: str = ""
+    """Whose connection it was when it was read; empty where it belongs to nobody."""
 
     def store(self) -> ReadingStore:
         # The pages decide nothing by what they read, so it need not be on disk yet: with `fsync` a reader of many records

@@ -210,7 +210,7 @@ def _catalog(request: Request) -> Catalog:
 async def _overview(catalog: Catalog, seen: Sight) -> tuple[list[RootState], list[JobState]]:
     """What is known of the roots that the user may see."""
     roots, jobs = await catalog.overview()
-    visible = await run_in_threadpool(seen.among, [root.conn_id for root in roots])
+    visible = await run_in_threadpool(seen.among, {root.conn_id: root.team for root in roots})
     return [root for root in roots if root.conn_id in visible], [
         job for job in jobs if job.conn_id in visible
     ]

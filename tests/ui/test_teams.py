@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
 from tests.jobs.records import Made, make_job
 from tests.ui.airflow_app import AirflowApp, airflow_app, pause
@@ -97,6 +97,38 @@ def test_every_page_of_a_job_is_closed_to_another_team_as_if_it_did_not_exist(
             assert (closed.status_code, closed.json()) == (404, {"detail": DENIED}), address
     nowhere = airflow_app.viewer.get("/stateflow/api/jobs/no_such/orders", headers=people["bob"])
     assert nowhere.json()["detail"] == DENIED.replace("'lake'", "'no_such'")
+
+
+@pytest.mark.parametrize("later_team", [None, "shop"])
+def test_a_root_stays_its_teams_own_while_the_pages_know_it_without_its_connection(
+    airflow_app: AirflowApp,
+    people: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    later_team: str | None,
+) -> None:
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+
+    monkeypatch.setattr("stateflow_ui.catalog.ROOTS_EVERY", 1e6)  # on a slow machine the root would go
+    page = "/stateflow/api/jobs/lake/lake_orders"
+    assert airflow_app.viewer.get(page, headers=people["ann"]).status_code == 200
+    with create_session(scoped=False) as session:
+        extra = session.scalars(select(Connection).where(Connection.conn_id == "lake")).one().extra
+        session.execute(delete(Connection).where(Connection.conn_id == "lake"))
+        if later_team:
+            session.add(Connection(conn_id="lake", conn_type="stateflow", extra="{}", team_name=later_team))
+    try:
+        assert ("lake" in roots(airflow_app, people["ann"])[0]) is (later_team is None)
+        for name in ("bob", "otto"):
+            status = airflow_app.viewer.get(f"{page}/replays", headers=people[name]).status_code
+            assert status == (404 if name == "bob" or later_team else 200), name
+        assert roots(airflow_app, people["bob"])[1] == {"shop_orders", "orders"}
+        assert airflow_app.viewer.get(page, headers=people["bob"]).status_code == 404
+        assert "lake_orders" not in airflow_app.viewer.get("/stateflow/metrics", headers=people["bob"]).text
+    finally:
+        with create_session(scoped=False) as session:
+            session.execute(delete(Connection).where(Connection.conn_id == "lake"))
+            session.add(Connection(conn_id="lake", conn_type="stateflow", extra=extra, team_name="lake"))
 
 
 def test_metrics_hold_what_the_scraping_user_may_see(airflow_app: AirflowApp, people: dict[str, Any]) -> None:
