@@ -342,7 +342,10 @@ class Catalog:
     async def _of_state(
         self, conn_id: str, name: str, question: tuple[object, ...], read: Callable[[StateReader, Log], T]
     ) -> T:
-        """An answer holds as long as the job has the same head: an erasure makes another one, too."""
+        """An answer holds as long as the job has the same head: an erasure makes another one, too.
+
+        The slots of a job that was deleted and begun again are as those of the one before, so the answer is of one uuid.
+        """
         facts = await self.job(conn_id, name)
         what = f"what the state of job {name!r} holds"
         if not facts.whole:
@@ -358,7 +361,7 @@ class Catalog:
             handle,
             lambda wanted: whole_records(list(slots.each(slots.whole_record, wanted)), wanted),
         )
-        key = (*question, facts.status.head, tuple(sorted(facts.status.tags.items())))
+        key = (*question, facts.status.uuid, facts.status.head, tuple(sorted(facts.status.tags.items())))
         cached = self._chosen(
             entry.answers,
             key,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +17,20 @@ import xxhash
 from stateflow.format.records import FileRef, Owner
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
+from stateflow.reading.past_states import KeyOfState
 from stateflow.replay import reports
 from stateflow.replay.comparison import ReplayReport, SinkChanges
 from stateflow.replay.rows import RowChange
 from stateflow.state.values.serializers import serializer_for
-from stateflow_ui import reading_budget, state_reader
+from stateflow_ui import reading_budget, state_documents, state_reader
 from stateflow_ui.catalog import Catalog
+from stateflow_ui.root import Root
 from tests.airflow.tasks import files_of
 from tests.jobs.builder import options_of
 from tests.memory_store import MemoryStore
 from tests.reading.grown import TOTAL, GrownJob, full
 from tests.ui.airflow_app import AirflowApp, airflow_app
+from tests.ui.catalogs import Clock, catalog_of
 
 __all__ = ["airflow_app"]
 
@@ -344,3 +350,36 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.3)
+
+
+class BegunAnew(GrownJob):
+    """A job whose ids are of nobody else, as those of a run are."""
+
+    def ids(self) -> str:
+        return uuid.uuid4().hex
+
+
+def test_nothing_of_a_deleted_job_is_told_of_the_job_that_took_its_name(tmp_path: Path) -> None:
+    root, clock = tmp_path / "root", Clock()
+    catalog = catalog_of([Root("main", str(root), str(root))], clock)
+
+    def told(*values: int) -> tuple[list[Any], str]:
+        """The history of a key, and the text of what changed at last, after a job was deleted and began again with these values."""
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir()
+        job = BegunAnew(root)
+        slots = [str(put(job, u1=value)) for value in values]
+        clock.seconds += 60
+        asyncio.run(catalog.job("main", "orders"))
+        key = KeyOfState("balance", "total", "1", None, None)
+        history = asyncio.run(catalog.key_history("main", "orders", key, ""))
+        changed = asyncio.run(catalog.differences("main", "orders", *slots[-2:], "balance", "total"))
+        return (
+            [each["value"] for each in state_documents.history(history)["versions"]],
+            str(state_documents.differences(changed)["states"]),
+        )
+
+    assert told(5, 2, 8)[0] == [5, 2, 8]
+    values, changes = told(100, 200, 300)
+    assert values == [100, 200, 300]
+    assert "300" in changes
