@@ -417,8 +417,10 @@ class Catalog:
         now = self._looked_at = self._monotonic()
         with self._lock:
             if self._ticking and self._ticker is None:
-                self._ticker = threading.Thread(target=self._tick, name="stateflow-ui clock", daemon=True)
-                self._ticker.start()
+                ticker = threading.Thread(target=self._tick, name="stateflow-ui clock", daemon=True)
+                # The machine may have no thread for it. The next request tries again then.
+                ticker.start()
+                self._ticker = ticker
         return now + self._patience
 
     def _tick(self) -> None:

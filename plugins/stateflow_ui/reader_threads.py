@@ -21,7 +21,8 @@ IDLE = 30.0
 class ReaderThreads:
     """At most `most` pieces of work at a time, in the order in which they came; what a page waits for comes first.
 
-    BusyError when `waiting` pieces of work wait already: whoever asks for more than the threads can do is told at once.
+    BusyError when `waiting` pieces of work wait already, or when the machine has no thread for the first of them: whoever asks for more
+    than the threads can do is told at once.
     """
 
     def __init__(self, most: int, name: str, waiting: int | None = None) -> None:
@@ -41,8 +42,18 @@ class ReaderThreads:
             if self._free >= len(self._work) or self._threads >= self._most:
                 self._changed.notify()
                 return
+            try:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            except RuntimeError as error:  # a limit on threads, or no memory for another
+                if self._threads:
+                    self._changed.notify()  # those that there are do the work one after the other
+                    return
+                self._work.remove(work)
+                raise BusyError(
+                    f"the API server could not start a thread to read with ({error}): ask again in a moment, and if it says so "
+                    "again, give it more threads or memory"
+                ) from error
             self._threads += 1
-        threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def _run(self) -> None:
         while (work := self._next()) is not None:

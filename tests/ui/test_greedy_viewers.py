@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -78,6 +79,51 @@ def test_a_job_has_a_few_readings_of_its_checkpoints_at_a_time(store: MemoryStor
         if value.known().waiting is not None:
             value.refresh().result(60)
     assert asyncio.run(catalog.checkpoint("main", "orders", 40))[1] is not None
+
+
+class FewThreads:
+    """The limit of a machine on threads of one name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
+        self.name, self.most = name, most
+        self._real = threading.Thread.start
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: self._start(thread))
+
+    def _start(self, thread: threading.Thread) -> None:
+        if (
+            thread.name == self.name
+            and sum(each.name == self.name for each in threading.enumerate()) >= self.most
+        ):
+            raise RuntimeError("can't start new thread")
+        self._real(thread)
+
+
+def test_a_thread_that_cannot_start_keeps_no_later_question_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = FewThreads(monkeypatch, "few", 0)
+    threads = ReaderThreads(1, "few")
+    value = CachedValue("a value", lambda: 42, threads)
+    for _ in range(2):
+        value.refresh().result(60)
+        assert isinstance(value.known().error, BusyError)
+    machine.most = 1
+    value.refresh().result(60)
+    assert value.known().value == 42
+
+
+def test_work_of_a_thread_that_cannot_start_is_left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    FewThreads(monkeypatch, "some", 1)
+    threads = ReaderThreads(2, "some")
+    store = MemoryStore("some", {"a": b"1"})
+    with Gate(store) as gate:
+        first = CachedValue("the first", lambda: store.read("a"), threads)
+        begun = first.refresh()
+        assert gate.reached.wait(60)
+        second = CachedValue("the second", lambda: 2, threads)
+        following = second.refresh()
+        gate.open.set()
+        begun.result(60)
+        following.result(60)
+    assert (first.known().value, second.known().value) == (b"1", 2)
 
 
 def test_a_queue_that_is_full_says_so_and_takes_work_again_later() -> None:
