@@ -32,7 +32,7 @@ _TIMES = ("created_at", "heartbeat_at", "head_at", "last_checkpoint_at", "looked
 def overview(
     roots: Sequence[RootState], jobs: Sequence[JobState], now: int, stale: StaleAfter, dag_run: str = ""
 ) -> dict[str, Any]:
-    """All jobs, or with `dag_run` (`DAG` or `DAG/RUN`) those that it wrote a record of. `now` is microseconds."""
+    """All jobs, or with `dag_run` (`DAG` or `DAG/RUN`) those that it wrote one of the newest records of. `now` is microseconds."""
     chosen = [job for job in jobs if not dag_run or _written_by(job.facts.value, dag_run)]
     return {
         "now": now // 1000,

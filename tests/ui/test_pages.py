@@ -428,6 +428,13 @@ def test_the_tab_on_a_dag_shows_its_jobs_and_lines(served: Served, visit: Visit)
     assert "dag_id" not in page.url
 
 
+def test_the_tab_on_an_older_dag_run_says_where_its_records_are(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.pages}?dag_id=stateflow_orders&run_id=long_ago").page
+    said = page.locator(".empty").inner_text()
+    assert "of this DAG run among its newest records" in said
+    assert "the job's history" in said
+
+
 def test_a_page_keeps_itself_fresh_and_nothing_flickers(visit: Visit) -> None:
     world = full_world(checkpoints=300, jobs=3)
     with serving(application(world, BASE)) as address:

@@ -151,8 +151,9 @@ function FilterBox({ text, onText }) {
 
 function NoJobs({ roots, filter }) {
   if (filter.dag) {
-    return html`<${Empty} title="No job was written by this ${filter.run ? "DAG run" : "DAG"}">
-      <p>A job shows here once a task of <b>${filter.dag}</b>${filter.run && html` in run <b>${filter.run}</b>`} has completed a checkpoint.</p>
+    return html`<${Empty} title="No job has a record of this ${filter.run ? "DAG run" : "DAG"} among its newest records">
+      <p>A job shows here once a task of <b>${filter.dag}</b>${filter.run && html` in run <b>${filter.run}</b>`} has completed a checkpoint.
+        Older records are in the job's history: show everything, and open the job.</p>
     <//>`;
   }
   if (!roots.length) {
