@@ -14,6 +14,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, HTTPException, Request
 
 from stateflow_ui.access import ACTING, SightDep
+from stateflow_ui.connections import DEFAULT
 from stateflow_ui.internals import DagModel, SessionDep
 from stateflow_ui.settings import action_dags
 
@@ -46,6 +47,17 @@ async def action_form(request: Request) -> ActionForm:
         raise HTTPException(422, '"conf" has to be an object: the fields of the DAG\'s form')
     if not (note is None or isinstance(note, str)):
         raise HTTPException(422, '"note" has to be a text')
+    if not isinstance(conf.get("conn_id") or "", str):
+        raise HTTPException(
+            422, '"conn_id" in "conf" has to be a text: the id of a connection of type stateflow'
+        )
+    try:
+        json.dumps(form, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise HTTPException(
+            422,
+            'the body has a text with half of a character in it (a surrogate, "\\ud800"), or a number that JSON has not: leave that out',
+        ) from None
     return ActionForm(conf, note or None)
 
 
@@ -57,13 +69,13 @@ def act(
     dag_id: str, form: Annotated[ActionForm, Depends(action_form)], session: SessionDep, seen: SightDep
 ) -> dict[str, Any]:
     """The request that the page makes of Airflow then, relative to Airflow's own path. Nothing has happened yet."""
-    conn_id = str(form.conf.get("conn_id") or "")
-    if conn_id:
-        seen.require(conn_id)
+    # A form without a connection means the one that the DAGs take then.
+    conn_id = form.conf.get("conn_id") or DEFAULT
+    seen.require(conn_id)
     if dag_id not in action_dags(conn_id).values():
         raise HTTPException(
             404,
-            f"no button of these pages starts DAG {dag_id!r} for connection {conn_id or 'stateflow_default'!r}: start it in "
+            f"no button of these pages starts DAG {dag_id!r} for connection {conn_id!r}: start it in "
             "Airflow, or name it in section [stateflow] of Airflow's configuration",
         )
     dag = session.get(DagModel, dag_id)

@@ -38,7 +38,22 @@ def test_a_body_that_no_form_has_is_refused_before_it_has_come() -> None:
     assert sum(taken) <= MOST_BYTES + 32_768
 
 
-@pytest.mark.parametrize("body", [b"[" * 60_000, b"\xff", b"{", b"[]"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 60_000,
+        b"\xff",
+        b"{",
+        b"[]",
+        b'{"note": "\\ud800"}',
+        b'{"conf": {"job": "\\udc00"}}',
+        b'{"conf": {"\\ud800": {}}}',
+        b'{"conf": {"retained": NaN}}',
+        b'{"conf": {"retained": 1e999}}',
+        b'{"conf": {"conn_id": 7}}',
+        b'{"conf": {"conn_id": ["lake"]}}',
+    ],
+)
 def test_what_is_no_form_is_refused(body: bytes) -> None:
     request, _ = sent(body)
     with pytest.raises(HTTPException) as refused:

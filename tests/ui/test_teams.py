@@ -181,6 +181,19 @@ def test_a_button_starts_only_the_dag_that_is_meant_for_it(
     assert general.json()["dags"]["stop"] is None, "their_stop does not exist"
 
 
+def test_a_button_without_a_connection_acts_on_the_default_one_and_so_for_its_people_alone(
+    airflow_app: AirflowApp, people: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__STATEFLOW__VISIBLE_TO", "connection")
+    forms: list[dict[str, Any]] = [{"job": "orders", "conn_id": conn_id} for conn_id in (None, "", 0)]
+    for conf in [{"job": "orders"}, {"job": "orders", "conn_id": "stateflow_default"}, *forms]:
+        closed = pressed(airflow_app.viewer, "stateflow_savepoint", {"conf": conf}, **people["bob"])
+        assert (closed.status_code, closed.json()["detail"]) == (
+            404,
+            DENIED.replace("'lake'", "'stateflow_default'"),
+        ), conf
+
+
 def test_a_button_acts_on_no_root_that_its_user_may_not_see(
     airflow_app: AirflowApp, people: dict[str, Any]
 ) -> None:
