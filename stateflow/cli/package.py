@@ -70,8 +70,16 @@ def package(
     call.output.say(*_shown(made))
     if made.environment.made or made.pipeline.made:
         call.output.note("tried here in an empty environment: it works")
+    for path in made.left_out:
+        call.output.note(f"left out {path}: it is no regular file")
     call.output.answer(
-        {**made.document, "folder": str(request.folder), "manifest": str(made.manifest), "usage": usage},
+        {
+            **made.document,
+            "folder": str(request.folder),
+            "manifest": str(made.manifest),
+            "left_out": [str(path) for path in made.left_out],
+            "usage": usage,
+        },
         *commands,
     )
 

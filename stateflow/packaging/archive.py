@@ -5,14 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stateflow.packaging.entries import ArchiveEntry
 from stateflow.packaging.native import Native, native
+from stateflow.packaging.written import written
 
 LEVEL = 2
 """A higher level takes four times as long and makes native libraries at most a tenth smaller."""
@@ -43,7 +43,7 @@ class Archive:
     files: int
     unpacked: int
     made: bool
-    """False when an archive of this content was there already."""
+    """False when an archive of this content was there already, and is as its manifest says."""
 
 
 def read_content(
@@ -73,23 +73,27 @@ def archive_path(folder: Path, stem: str, content: ArchiveContent) -> Path:
 
 
 def write_archive(
-    path: Path, content: ArchiveContent, advance: Callable[[int, int], object] = lambda done, total: None
+    path: Path,
+    content: ArchiveContent,
+    advance: Callable[[int, int], object] = lambda done, total: None,
+    *,
+    known: Collection[str] = (),
 ) -> Archive:
-    """Writes the whole archive or nothing. If the archive exists, it stays."""
+    """Writes the whole archive or nothing.
+
+    An archive that is there stays if its checksum is one of `known`. Else nobody knows what is in it: it may be cut off.
+    """
     if path.is_file():
-        return _archive(path, content, made=False)
+        there = _archive(path, content, made=False)
+        if there.sha256 in known:
+            return there
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with (
-            part.open("wb") as file,
-            gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-        ):
-            _write(tar, content.entries, content.size, advance)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        written(path) as file,
+        gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        _write(tar, content.entries, content.size, advance)
     return _archive(path, content, made=True)
 
 

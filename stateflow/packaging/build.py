@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -18,11 +17,13 @@ from stateflow.errors import NotFoundError, UsageError
 from stateflow.packaging.archive import Archive, ArchiveContent, archive_path, read_content, write_archive
 from stateflow.packaging.closure import FROM_SPARK, NeededDistribution, closure, files_of, lock
 from stateflow.packaging.entries import ArchiveEntry, file_entry
+from stateflow.packaging.folder import archives_of, check_folder, checksums
 from stateflow.packaging.interpreter import interpreter, launcher
 from stateflow.packaging.native import Demands, demands
 from stateflow.packaging.platforms import Hosts, hosts_of, refuse_others, version_text
 from stateflow.packaging.trial import try_out
 from stateflow.packaging.usage import settings
+from stateflow.packaging.written import written
 from stateflow.pipelines.code.own_modules import Sources, sources
 
 FORMAT = 1
@@ -53,44 +54,55 @@ class Package:
     pipeline: Archive
     manifest: Path
     document: Mapping[str, Any] = field(repr=False)
+    left_out: Sequence[Path] = ()
+    """What lies among the files and is none."""
 
 
 def package(request: Request, advance: Advance = lambda what, done, total: None) -> Package:
     """Writes a package into the folder. An archive with the same content stays. UsageError for a package that could not work."""
+    check_folder(request.folder)
     hosts = hosts_of(request.platform)
     # Before anything large is read: an environment of one system never runs on another.
     refuse_others(Demands((), (0, 0), ()), hosts)
     own = sources(request.file)
     needed = closure(_imported_distributions(own, request.also))
+    left_out: list[Path] = []
     content = read_content(
-        _environment(needed, include_python=request.include_python),
+        _regular(_environment(needed, include_python=request.include_python), left_out),
         lambda done, total: advance("looked at", done, total),
     )
     host_demands = demands(content.natives)
     refuse_others(host_demands, hosts)
+    pipeline_content = read_content(
+        _regular((file_entry(name, path) for name, path in own.files.items()), left_out)
+    )
+    sums = checksums(request.folder)
+    place = archive_path(request.folder, "environment", content)
     environment = write_archive(
-        archive_path(request.folder, "environment", content),
+        place,
         content,
         lambda done, total: advance("packed", done, total),
+        known=sums.get(place.name, ()),
     )
-    pipeline_content = read_content(file_entry(name, path) for name, path in own.files.items())
-    pipeline = write_archive(archive_path(request.folder, request.name, pipeline_content), pipeline_content)
+    place = archive_path(request.folder, request.name, pipeline_content)
+    pipeline = write_archive(place, pipeline_content, known=sums.get(place.name, ()))
     document = _document(request, hosts, host_demands, needed, environment, pipeline)
     path = request.folder / f"{request.name}.json"
     # The manifest is written last: archives without it were perhaps never tried.
-    if environment.made or pipeline.made or _tried(path) != document["archives"]:
+    if environment.made or pipeline.made or archives_of(path) != document["archives"]:
         _try_package(request, environment, pipeline, content)
     _write(request.folder / f"{request.name}.lock", lock(needed))
     _write(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    return Package(environment, pipeline, path, document)
+    return Package(environment, pipeline, path, document, tuple(dict.fromkeys(left_out)))
 
 
-def _tried(manifest: Path) -> object:
-    """The archives of the package that is there."""
-    try:
-        return json.loads(manifest.read_text(encoding="utf-8"))["archives"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+def _regular(entries: Iterable[ArchiveEntry], left_out: list[Path]) -> Iterator[ArchiveEntry]:
+    """The entries that are files. It notes the others."""
+    for entry in entries:
+        if entry.regular:
+            yield entry
+        elif isinstance(entry.source, Path):
+            left_out.append(entry.source)
 
 
 def _imported_distributions(own: Sources, also: Iterable[str]) -> dict[str, str]:
@@ -197,6 +209,5 @@ def _archive_document(archive: Archive) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    with written(path) as file:
+        file.write(text.encode())

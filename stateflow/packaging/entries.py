@@ -19,6 +19,11 @@ class ArchiveEntry:
         return self.source if isinstance(self.source, bytes) else self.source.read_bytes()
 
     @property
+    def regular(self) -> bool:
+        """False for a link into nothing, as an editor's lock is one, and for what would be waited for, such as a pipe."""
+        return isinstance(self.source, bytes) or self.source.is_file()
+
+    @property
     def size(self) -> int:
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 

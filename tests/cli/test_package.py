@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,68 @@ def test_what_a_package_is_and_how_it_is_used_is_told(
     ):
         assert part in text
     assert "was there already" in text
+
+
+@pytest.mark.usefixtures("nothing_needed")
+def test_a_damaged_archive_is_made_again_and_one_that_other_packages_share_stays(
+    command: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "try_out", lambda *tried: None)
+    dist = tmp_path / "dist"
+
+    def packaged(name: str) -> Any:
+        return command("package", f"{file}:{name}", "--to", dist, "--no-python", "-o", "json").json
+
+    told = packaged("orders")
+    pipeline = dist / told["archives"]["pipeline"]["file"]
+    whole = pipeline.read_bytes()
+    for _ in range(2):
+        pipeline.write_bytes(whole[:300])
+        assert packaged("orders") == told
+        assert pipeline.read_bytes() == whole
+    environment = dist / told["archives"]["environment"]["file"]
+    written = environment.stat().st_mtime_ns
+    (dist / "orders.json").rename(dist / "older.json")
+    (dist / "strange.json").write_text('{"archives": [1]}')
+    packaged("orders")
+    assert environment.stat().st_mtime_ns == written
+
+
+@pytest.mark.usefixtures("nothing_needed")
+def test_what_is_no_file_among_the_pipeline_s_own_is_left_out_with_a_line(
+    command: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "try_out", lambda *tried: None)
+    shop, dist = tmp_path / "shop", tmp_path / "dist"
+    shop.mkdir()
+    (shop / "__init__.py").touch()
+    (shop / "rates.json").touch()
+    for lock in ("rates.json", "__init__.py"):
+        (shop / f".#{lock}").symlink_to("ann@host.4711:1")  # as Emacs locks what it edits
+    os.mkfifo(shop / "pipe")
+    os.mkfifo(shop / "pipe.py")
+    file.write_text(file.read_text() + "\n\ndef later():\n    import shop\n")
+    said = command("package", f"{file}:orders", "--to", dist, "--no-python")
+    assert said.code == 0
+    names = (".#rates.json", ".#__init__.py", "pipe", "pipe.py")
+    for name in names:
+        assert f"left out {shop / name}: it is no regular file" in said.err
+    told = command("package", f"{file}:orders", "--to", dist, "--no-python", "-o", "json").json
+    assert sorted(told["left_out"]) == sorted(str(shop / name) for name in names)
+    with tarfile.open(dist / told["archives"]["pipeline"]["file"]) as tar:
+        assert sorted(tar.getnames()) == ["package_orders.py", "shop/__init__.py", "shop/rates.json"]
+
+
+@pytest.mark.parametrize("name", ["file/dist", "file", "a b", "a,b", "a#b", "a%41", "a\\b", "a[b]", "\udcff"])
+def test_a_folder_that_no_package_can_be_used_from_is_refused_before_anything_is_read(
+    command: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(build, "sources", None)
+    (tmp_path / "file").touch()
+    said = command("package", f"{file}:orders", "--to", tmp_path / name)
+    assert said.code == 2
+    assert "with --to" in said.err
+    assert {each.name for each in tmp_path.iterdir()} == {"file", "here", file.name}, "nothing was written"
 
 
 def test_commands_are_typed_over_lines_and_survive_a_shell() -> None:

@@ -71,9 +71,34 @@ def test_one_that_is_there_is_kept(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "1.tar.gz"
     made = write_archive(path, content(folder))
     written = path.stat().st_mtime_ns
-    again = write_archive(path, content(folder))
+    again = write_archive(path, content(folder), known={made.sha256})
     assert (made.made, again.made, path.stat().st_mtime_ns) == (True, False, written)
     assert again.sha256 == made.sha256
+
+
+def test_one_that_is_not_as_its_manifest_says_is_written_anew(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "1.tar.gz"
+    made = write_archive(path, content(folder))
+    for damaged in (made.path.read_bytes()[:100], b"", b"x" * made.size):
+        path.write_bytes(damaged)
+        again = write_archive(path, content(folder), known={made.sha256})
+        assert (again.made, again.sha256) == (True, made.sha256)
+
+
+def test_an_archive_is_on_disk_before_it_has_its_name(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "dist" / "1.tar.gz", []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    made = write_archive(path, content(folder))
+    assert synced[0] == (made.size, False)
+    assert synced[1][1], "the folder, which has the name"
 
 
 def test_an_archive_that_could_not_be_finished_leaves_nothing(folder: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def _beside(folder: Path, module: str) -> Iterator[Path]:
 
 def _imports(path: Path, broken: bool) -> Iterator[tuple[str, int, bool]]:
     """Top-level module, line, and whether the code needs it."""
-    if broken and not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # a pipe would be waited for, and an editor's lock is a link into nothing
         return
     try:
         tree = parsed(path.read_bytes(), str(path))
