@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -41,10 +42,10 @@ def submit_command(
 
 def operator_call(spec: str, name: str, conf: Mapping[str, str]) -> str:
     """The Python code of a task in a DAG."""
-    lines = "".join(f"        {key!r}: {value!r},\n" for key, value in conf.items()).replace("'", '"')
+    lines = "".join(f"        {_literal(key)}: {_literal(value)},\n" for key, value in conf.items())
     return (
-        f'StateflowRunOperator(\n    task_id="{name}",\n    pipeline="{spec}",\n    spark_conn_id="spark_default",\n'
-        f"    conf={{\n{lines}    }},\n)"
+        f"StateflowRunOperator(\n    task_id={_literal(name)},\n    pipeline={_literal(spec)},\n"
+        f'    spark_conn_id="spark_default",\n    conf={{\n{lines}    }},\n)'
     )
 
 
@@ -61,6 +62,11 @@ def typed(command: Sequence[str]) -> str:
         else:
             lines.append(shlex.quote(word))
     return " \\\n    ".join(lines)
+
+
+def _literal(text: str) -> str:
+    """The text as Python code. A string of JSON is one of Python, and always in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _flags(conf: Mapping[str, str]) -> list[str]:

@@ -198,6 +198,13 @@ def test_a_folder_that_no_package_can_be_used_from_is_refused_before_anything_is
     assert {each.name for each in tmp_path.iterdir()} == {"file", "here", file.name}, "nothing was written"
 
 
+def test_the_code_of_a_task_is_python_wherever_the_package_lies() -> None:
+    conf = settings("/o'brien/ä\"/env.tar.gz", "/o'brien/\\/p.tar.gz")
+    call = operator_call("o'brien/orders.py:orders", "orders", conf)
+    made = eval(call, {"StateflowRunOperator": dict})
+    assert (made["conf"], made["pipeline"]) == (conf, "o'brien/orders.py:orders")
+
+
 def test_commands_are_typed_over_lines_and_survive_a_shell() -> None:
     conf = settings("/a b/env.tar.gz", "s3://x/p.tar.gz")
     text = typed(run_command("orders.py:orders", conf))
