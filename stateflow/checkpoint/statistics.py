@@ -26,6 +26,10 @@ CONTINUED_SLOT = "continued_slot"
 """Among the statistics of a restore from a savepoint of the job itself: the slot whose state that has."""
 CONTINUED_JOB = "continued_job"
 """Among the statistics of a restore of a job that was deleted, under another name: its id."""
+POSITIONS = "positions"
+"""Among the statistics of a checkpoint that puts sources somewhere and reads nothing: which."""
+UNDONE_BY = "undone_by"
+"""Among those of such a checkpoint whose sources go on behind what their tables have undone: by source, the version that undid it."""
 LONGEST_UID = 255
 """Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 _LONGEST_PARTITION = 260

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stateflow.checkpoint.rescale import rescaled
+from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.compatibility.non_restored import NonRestored, non_restored
 from stateflow.compatibility.states import (
     NewerTypeError,
@@ -35,6 +36,7 @@ from stateflow.pipelines.graph import KeyedNode, Node, SinkNode, SourceNode, Uni
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.places import same_place, same_spelling
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
+from stateflow.pipelines.ready.enrichment import Enrich
 from stateflow.pipelines.ready.fixed_options import duration
 from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, key_type
@@ -217,11 +219,13 @@ def compare(
         warnings=(
             *(warning for each in operators for warning in _losses(each, record)),
             *filter(None, [left.warning]),
+            *left.dropped,
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *taking_ids(flow.sinks).values(),
             *_moved(flow, written),
             *_in_the_middle(flow, record, written),
+            *begins_empty(flow, record),
             *_under_new_uids(flow, written),
             *_by_other_keys(flow, written),
             *_other_folders(flow, read or {}),
@@ -285,17 +289,75 @@ def _in_the_middle(flow: Flow, record: Record | None, written: Mapping[str, Prep
     begins = [node for node in flow.operators if node.uid not in record.operators]
     known = {*written, *record.sinks}
     sinks = [sink for sink in flow.sinks if sink.uid not in known and not _is_behind_operator(sink)]
-    read = {uid for uid, state in record.sources.items() if any(line != NOTHING for line in state.lines)}
+    read = _read_already(record)
     for node in (*begins, *sinks):
-        sources = sources_of(node)
-        new = sorted(s.uid for s in sources if s.uid not in record.sources and not s.factory.since)
-        goes_on = sorted(s.uid for s in sources if s.uid in read)
+        new = _from_the_beginning(node, record)
+        goes_on = sorted(s.uid for s in sources_of(node) if s.uid in read)
         if new and goes_on:
             yield (
                 f"{node.kind} {node.uid!r} is new, and gets source {', '.join(map(repr, new))} from where that begins, but of source "
                 f"{', '.join(map(repr, goes_on))}, which the job has read already, only what comes from now on: if it should have all, give that "
                 "one a new uid, too"
             )
+
+
+def begins_empty(flow: Flow, record: Record | None) -> Iterator[str]:
+    """Of operators that begin empty behind sources that go on: what came before is in none of their results."""
+    if record is None:
+        return
+    read = _read_already(record)
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for node in flow.operators:
+        if node.uid in record.operators or not _keeps_rows(node) or _from_the_beginning(node, record):
+            continue
+        goes_on = tuple(sorted(s.uid for s in _sources_by_rows(node) if s.uid in read))
+        if goes_on:
+            lacking.setdefault(goes_on, []).append(node.uid)
+    gone = sorted(set(record.operators) - {node.uid for node in flow.operators})
+    # To whoever has renamed an operator, this is the sentence that says so.
+    renamed = (
+        f"; if the state of operator {', '.join(map(repr, gone))} is what it should have, give it that uid again, and once a run has gone on, "
+        f"restore checkpoint {record.slot} with it"
+        if gone
+        else ""
+    )
+    for sources, operators in lacking.items():
+        yield (
+            f"operator {', '.join(map(repr, operators))} is new and begins empty, and gets of source {', '.join(map(repr, sources))}, which the job "
+            "has read already, only what comes from now on: its results lack all rows before that, also where they replace complete ones in a "
+            f"table; if it should have all, give the source {UNDER_NEW_UIDS}{renamed}"
+        )
+
+
+def _read_already(record: Record) -> set[str]:
+    """The sources of which the job has read anything, as far as the record tells it. One that was only put at its beginning is unread."""
+    noted = record.statistics
+    begun = noted.get(POSITIONS, ()) if UNDONE_BY not in noted else ()
+    return {
+        uid
+        for uid, state in record.sources.items()
+        if uid not in begun and any(line != NOTHING for line in state.lines)
+    }
+
+
+def _from_the_beginning(node: Node, record: Record) -> list[str]:
+    """The sources of a node that are new to the job and are read from their beginning."""
+    return sorted(s.uid for s in sources_of(node) if s.uid not in record.sources and not s.factory.since)
+
+
+def _keeps_rows(node: KeyedNode) -> bool:
+    """Whether what an operator puts out depends on earlier rows. Kept answers only spare questions."""
+    if isinstance(node.columnar, Enrich):
+        return False
+    return bool(declared_states(node) or declared_elements(node))
+
+
+def _sources_by_rows(node: Node) -> set[SourceNode]:
+    """The sources whose rows come to the node, apart from those that come by the feed of a state: a new reader of that gets all entries."""
+    if isinstance(node, SourceNode):
+        return {node}
+    streams = (s for s in node.inputs if not (isinstance(s.node, KeyedNode) and s.output in s.node.feeds))
+    return {source for stream in streams for source in _sources_by_rows(stream.node)}
 
 
 def _is_behind_operator(node: Node) -> bool:

@@ -16,9 +16,10 @@ from stateflow.compatibility.states import (
     state_type,
 )
 from stateflow.errors import IncompatibleError
-from stateflow.format.records import OperatorState, Record, StateSchema
+from stateflow.format.records import OperatorState, Record, StateSchema, total_size
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, sources_of
+from stateflow.quantities import several, size_text
 from stateflow.state.values.evolution.decision import RefusedError
 from stateflow.state.values.evolution.declared_types import evolved
 from stateflow.state.values.serializers import serializer_for
@@ -36,6 +37,8 @@ class NonRestored:
     allowed: bool
     warning: str = ""
     """Of rows that operators have and that are read again, or would be."""
+    dropped: tuple[str, ...] = ()
+    """A sentence for each operator whose state goes, with what that holds."""
 
     @property
     def refusal(self) -> str:
@@ -74,7 +77,18 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
         warning = _counted_again(keeps, lost, new)
     elif lost and not new and keeps:
         warning = _forgotten(keeps, lost, record)
-    return NonRestored(tuple(gone), where, refusal, allowed, warning)
+    dropped = tuple(_dropped(uid, record) for uid in gone) if allowed else ()
+    return NonRestored(tuple(gone), where, refusal, allowed, warning, dropped)
+
+
+def _dropped(uid: str, record: Record) -> str:
+    state = record.operators[uid]
+    entries = sum(shard.entries for shard in state.all_shards)
+    held = f"about {several(entries, 'entry', 'entries')}, {size_text(total_size(state.files))}"
+    return (
+        f"the state of operator {uid!r} ({held}) has no operator in this pipeline and is dropped (--allow-non-restored-state): only a restore of "
+        f"checkpoint {record.slot} brings it back"
+    )
 
 
 def _read_again(lost: Sequence[str], new: Sequence[SourceNode], where: str) -> str:

@@ -19,7 +19,7 @@ from stateflow.checkpoint.lacks import missing, newest_rows
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import history
-from stateflow.compatibility.flows import compare, other_uid
+from stateflow.compatibility.flows import begins_empty, compare, other_uid
 from stateflow.errors import CorruptError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Prepared, Record, TableFile
@@ -132,6 +132,7 @@ def make_plan(request: RestoreRequest) -> Plan:
             *(_unhashed([*refs, *parts]) if origin.savepoint is not None else ()),
             *shared,
             *_inherited_outputs(flow, parameters),
+            *begins_empty(flow, record),
             *(_new_keys(flow, origin) if own is None else ()),
             *readers.unknown,
         ),

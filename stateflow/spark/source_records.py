@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.checkpoint.writer import Writer
 from stateflow.format.records import FileRef, SourceState
 from stateflow.spark.batch_record import MadeBy
 from stateflow.spark.inputs.open_inputs import OpenInputs
-from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, POSITIONS, is_before_first_batch
+from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, is_before_first_batch
 from stateflow.spark.inputs.seeding import capture
 from stateflow.spark.inputs.silence import recorded_sources
 from stateflow.spark.run_warnings import RunWarnings
@@ -69,7 +70,7 @@ class SourceRecords:
         the recorded ones, moved."""
         # Nobody has looked for rows: no source is silent for longer than before.
         moved = self.commits.noted(sources, recorded_sources(self.writer.parent))
-        self._write(moved, {POSITIONS: sorted(undone_by), "undone_by": dict(undone_by)})
+        self._write(moved, {POSITIONS: sorted(undone_by), UNDONE_BY: dict(undone_by)})
 
     def _write(self, sources: dict[str, SourceState], noted: Mapping[str, Any]) -> None:
         now = self.clock()

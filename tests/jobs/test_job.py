@@ -13,7 +13,9 @@ import pytest
 import stateflow as sf
 from stateflow.checkpoint.control import stop_requested
 from stateflow.checkpoint.processes import identity_of_this_process
+from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.compatibility.flows import compare
+from stateflow.compatibility.states import resolve_states
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import Owner, Prepared
 from stateflow.format.source_offsets import NOTHING
@@ -220,7 +222,7 @@ def test_what_begins_in_the_middle_of_one_source_and_at_the_beginning_of_another
 
     def told(*uids: str, begins: str = "") -> list[str]:
         check = made.opened().check(joined(*uids, begins=begins), allow_non_restored_state=True)
-        return [warning for warning in check.warnings if "only what comes from now on" in warning]
+        return [warning for warning in check.warnings if "from where that begins" in warning]
 
     operator, sink = told("one", "other2", "count2", "rows2")
     assert (
@@ -232,6 +234,79 @@ def test_what_begins_in_the_middle_of_one_source_and_at_the_beginning_of_another
     begun = msgspec.structs.replace(state, lines=(NOTHING,))
     made.decide(sources={"one": begun, "other": state}, operators={"count": counted})
     assert told("one", "other2", "count2", "rows2") == [], "nothing of one was read yet"
+
+
+class Purchases(sf.KeyedProcess):
+    bought = sf.ValueState(int, default=0)
+
+    def process(self, user: int, rows: Any, ctx: sf.Context) -> Any:
+        self.bought.value += len(list(rows))
+        yield {"user": user, "n": self.bought.value}
+
+
+class EachBatchAlone(sf.KeyedProcess):
+    def process(self, user: int, rows: Any, ctx: sf.Context) -> Any:
+        yield {"user": user, "n": len(list(rows))}
+
+
+@pytest.mark.parametrize(
+    ("operator", "source", "noted", "told"),
+    [
+        ("bought2", "one", {}, True),
+        ("bought", "one", {}, False),
+        # Here it has all.
+        ("bought2", "one2", {}, False),
+        # A run put the source at its beginning, and has not read it yet.
+        ("bought2", "one", {POSITIONS: ["one"]}, False),
+        ("bought2", "one", {POSITIONS: ["one"], UNDONE_BY: {"one": 3}}, True),
+        ("each batch alone", "one", {}, False),
+        # The operator whose feed it reads goes on, and gives a new reader all entries.
+        ("of the feed", "one", {}, False),
+    ],
+)
+def test_an_operator_that_begins_empty_behind_a_source_that_goes_on_is_told(
+    tmp_path: Path, operator: str, source: str, noted: dict[str, Any], told: bool
+) -> None:
+    def counting(uid: str) -> sf.Pipeline:
+        @sf.pipeline("orders")
+        def counting(flow: sf.Flow) -> None:
+            rows = flow.source(source, sf.delta("/data/one"), "user int").key_by("user")
+            if uid == "each batch alone":
+                rows.process("alone", EachBatchAlone, output="user int, n int").append(
+                    "n", sf.delta("/data/n")
+                )
+                return
+            of_feed = uid == "of the feed"
+            counts = rows.process("bought" if of_feed else uid, Purchases, output="user int, n int")
+            counts.upsert("counts", sf.delta("/data/counts"), keys=["user"])
+            if of_feed:
+                feed = flow.state_changes("bought").key_by("user")
+                feed.process("reader", Purchases, output="user int, n int").append("n", sf.delta("/data/n"))
+
+        return counting
+
+    made = made_job(tmp_path)
+    (state,) = made.head().sources.values()
+    (made_before,) = made.head().operators.values()
+    states, next_id = resolve_states(counting("bought").build({}).operators[0], None)
+    counted = msgspec.structs.replace(made_before, states=states, next_state_id=next_id)
+    made.decide(sources={"one": state}, operators={"bought": counted}, statistics=noted)
+    check = made.opened().check(counting(operator), allow_non_restored_state=True)
+    assert check.problems == []
+    said = [warning for warning in check.warnings if "begins empty" in warning]
+    assert len(said) == told
+    dropped = [warning for warning in check.warnings if "is dropped" in warning]
+    assert len(dropped) == (operator in ("bought2", "each batch alone"))
+    if told:
+        assert (
+            lacking(
+                said[0], ("'bought2'", "source 'one'", "a new uid", "all their other sources", "'bought' is")
+            )
+            == []
+        )
+        assert lacking(dropped[0], ("'bought'", "about 10 entries", f"checkpoint {made.head().slot}")) == []
+    plan = made.opened().restore("latest", counting(operator), allow_non_restored_state=True)
+    assert [warning for warning in plan.warnings if "begins empty" in warning] == said
 
 
 @dataclass

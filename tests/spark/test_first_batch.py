@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from stateflow.checkpoint.statistics import POSITIONS
 from stateflow.format.records import Record
-from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, POSITIONS, is_before_first_batch
+from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, is_before_first_batch
 from tests.jobs import log
 
 

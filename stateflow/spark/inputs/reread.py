@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from stateflow.checkpoint.statistics import POSITIONS
 from stateflow.errors import StateflowError
 from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import joined_lines
@@ -26,10 +27,8 @@ from stateflow.spark.sources.file_log import Fetch
 from stateflow.storage.file_urls import hadoop_path
 
 T = TypeVar("T")
-POSITIONS = "positions"
-"""In the statistics of a checkpoint that puts sources somewhere and reads nothing."""
 BEFORE_FIRST_BATCH = "before_first_batch"
-"""In those of such a checkpoint whose run has had no batch yet. What the run began from may be deleted when somebody asks."""
+"""In the statistics of a checkpoint of mere positions whose run has had no batch yet. What the run began from may be deleted when somebody asks."""
 
 
 def is_before_first_batch(parent: Record | None, epoch: int) -> bool:
