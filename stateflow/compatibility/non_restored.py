@@ -91,6 +91,15 @@ def _dropped(uid: str, record: Record) -> str:
     )
 
 
+def lets_go(flow: Flow, record: Record | None) -> bool:
+    """Whether the record still has state that the caller of the flow lets go of, so that the next run would ask for it once more."""
+    if record is None or not flow.allow_non_restored_state:
+        return False
+    before = record.operators
+    nodes = {node.uid: node for node in flow.operators}
+    return any(uid not in nodes or replaced(nodes[uid], state) for uid, state in before.items())
+
+
 def _read_again(lost: Sequence[str], new: Sequence[SourceNode], where: str) -> str:
     """A source under another uid would be read from its beginning once more, into state that has its rows."""
     return (

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import Writer
+from stateflow.compatibility.non_restored import lets_go
 from stateflow.config.options import Options
 from stateflow.errors import (
     CorruptError,
@@ -163,8 +164,13 @@ class BatchLoop:
         refuse_other_types(self.spark, self.inputs, self.location, self._batch_id)
         return self.inputs.split(frame)
 
+    def due(self) -> bool:
+        """Whether a checkpoint without new input has anything to do: timers would fire, or state goes that the caller lets go of."""
+        # Every batch lets it go.
+        return self.sources.due() or (self.batches == 0 and lets_go(self.settings.flow, self.writer.parent))
+
     def input_free(self) -> None:
-        """Makes a checkpoint without new input, for timers that are due."""
+        """Makes a checkpoint without new input."""
         with self.lock:
             self._planned = self.clock()
             self._pause()

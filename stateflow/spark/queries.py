@@ -299,7 +299,7 @@ class Queries:
                         raise loop.failure from None
                     return
                 loop.deliveries.look()
-                if endless and loop.sources.due():
+                if endless and loop.due():
                     loop.input_free()
                 elif endless and query.status["message"] in WAITING.texts:
                     loop.sources.looking.was_idle()

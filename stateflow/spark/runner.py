@@ -522,7 +522,7 @@ class _Run:
         if self.request.drain and queries.cut_off:
             self._warn_of_the_end(queries.cut_off, loop.writer.parent)
         for _ in range(MOST_INPUT_FREE):
-            if not loop.sources.due():
+            if not loop.due():
                 break
             if self.stop.is_set():
                 return INTERRUPTED

@@ -1,0 +1,72 @@
+"""An operator that a release leaves out, or calls by another name: its state goes at once, also where nothing is read, and what begins
+empty in its place is told."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from tests.refusals.refusal import lacking, refused
+from tests.spark.pipelines import Workbench
+from tests.spark.sink_places import contents
+
+
+def summing(bench: Workbench, source: str, operator: str) -> sf.Pipeline:
+    @sf.pipeline("sums")
+    def sums(flow: sf.Flow) -> None:
+        rows = flow.source(source, bench.source("a", "user long, n long"), "user long, n long")
+        totals = rows.key_by("user").aggregate(operator, "user long, total long", total=sf.sum("n"))
+        totals.upsert("totals", sf.delta(str(bench.folder / "totals")))
+
+    return sums
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trigger", ["drain", "until-stopped"])
+def test_state_that_is_let_go_goes_without_input_and_what_its_successor_lacks_is_told_once(
+    spark: SparkSession, bench: Workbench, trigger: str
+) -> None:
+    bench.rows("a", [{"user": 1, "n": 1}, {"user": 2, "n": 2}])
+    assert bench.run(summing(bench, "a", "total")).warnings == ()
+    [before] = [record.slot for record in bench.records("sums") if record.operators]
+    renamed = summing(bench, "a", "total2")
+
+    with refused(sf.IncompatibleError, "'total'", "--allow-non-restored-state"):
+        bench.run(renamed)
+    report = bench.run(renamed, allow_non_restored_state=True, trigger=trigger, stop_after=1)
+    assert (report.batches, report.rows) == (1, 0)
+    dropped, empty = report.warnings
+    assert lacking(dropped, ("operator 'total'", "about 2 entries", f"checkpoint {before}")) == []
+    assert lacking(empty, ("operator 'total2'", "source 'a'", "only what comes from now on")) == []
+
+    # Nobody has to say it again, and nobody hears it again.
+    bench.rows("a", [{"user": 1, "n": 10}])
+    assert bench.run(renamed).warnings == ()
+    assert contents(spark, bench.folder / "totals", "total") == [2, 10]
+
+    # What the sentence advises.
+    anew = summing(bench, "a2", "total3")
+    assert bench.job("sums").check(anew, allow_non_restored_state=True).problems == []
+    report = bench.run(anew, allow_non_restored_state=True)
+    assert not [warning for warning in report.warnings if "begins empty" in warning]
+    assert contents(spark, bench.folder / "totals", "total") == [2, 11]
+
+
+@pytest.mark.slow
+def test_a_restore_with_the_old_uid_brings_back_what_a_renaming_has_dropped(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    original, renamed = summing(bench, "a", "total"), summing(bench, "a", "total2")
+    bench.rows("a", [{"user": 1, "n": 1}])
+    bench.run(original, retained_checkpoints=9)
+    before = bench.records("sums")[-1].slot
+    bench.rows("a", [{"user": 1, "n": 10}])
+    [_, empty] = bench.run(renamed, allow_non_restored_state=True, retained_checkpoints=9).warnings
+    assert lacking(empty, ("'total'", f"restore checkpoint {before} with it")) == []
+
+    bench.job("sums").restore(
+        f"checkpoint:{before}", original, options=bench.options(), allow_non_restored_state=True
+    ).apply()
+    assert bench.run(original, retained_checkpoints=9).warnings == ()
+    assert contents(spark, bench.folder / "totals", "total") == [11]
