@@ -290,6 +290,8 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     `now`."""
     silent: Micros = 0
     """For how long it is known to have had no rows, as of `looked`; an idle source stops holding the watermark back."""
+    change_feeds: tuple[Count, ...] = ()
+    """Its leaves that read the change feed of a Delta table. None in records from before this was noted."""
 
 
 CATALOG_NAME = "catalog_name"

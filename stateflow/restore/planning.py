@@ -135,6 +135,7 @@ def make_plan(request: RestoreRequest) -> Plan:
             *begins_empty(flow, record),
             *(_new_keys(flow, origin) if own is None else ()),
             *readers.unknown,
+            *readers.of_feeds,
         ),
         readers=readers.found,
     )

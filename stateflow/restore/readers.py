@@ -5,7 +5,7 @@ read, and a table's log says what it held. Nothing here needs Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -16,6 +16,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import Prepared, SourceState
 from stateflow.format.source_offsets import NOTHING, kind_of
 from stateflow.pipelines.sink_kinds import rewindable
+from stateflow.restore.visible import quoted
 from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import SourceLog, log_beside
@@ -55,6 +56,8 @@ class Readers:
     """The readers of the job's own outputs first, then their readers, and so on."""
     unknown: tuple[str, ...] = ()
     """A sentence for each thing that could not be looked at."""
+    of_feeds: tuple[str, ...] = ()
+    """A sentence for each job that has read it as changes, and gets what is undone as changes, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,11 @@ def find_readers(
         found = search.readers(undone)
         further = {reader.job: reader.back_to for reader in found}
         if further == back:
-            return Readers(tuple(_in_order(log.job, found)), tuple(dict.fromkeys(notes)))
+            return Readers(
+                tuple(_in_order(log.job, found)),
+                tuple(dict.fromkeys(notes)),
+                tuple(search.of_feeds(undone, back)),
+            )
         back = further
 
 
@@ -180,29 +187,42 @@ class _Search:
                 found.append(Reader(name, uid, table.table, table.job, first, back))
         return found
 
+    def of_feeds(self, undone: Mapping[str, _Undone], back: Collection[str]) -> Iterator[str]:
+        """Of jobs that are not `back`, and so read on from where they are."""
+        for name, log in self.others.items():
+            if log.head is None or name in back:
+                continue
+            for uid, table, _ in _touched(log.head.sources, undone, of_feeds=True):
+                yield (
+                    f"job {quoted(name)} has read {quoted(table.table)} of job {quoted(table.job)} as changes (source {quoted(uid)}), also some of "
+                    "what would be undone: its next run gets what is undone as changes, too, and it stays where it is"
+                )
+
     def _positions(self, table: str) -> Iterator[tuple[str, str, DeltaOffset]]:
         for name, log in self.others.items():
-            for uid, at in _offsets(log.head.sources if log.head is not None else {}):
+            for uid, at, _ in _offsets(log.head.sources if log.head is not None else {}):
                 if at.table == table:
                     yield name, uid, at
 
 
 def _touched(
-    sources: Mapping[str, SourceState], undone: Mapping[str, _Undone]
+    sources: Mapping[str, SourceState], undone: Mapping[str, _Undone], *, of_feeds: bool = False
 ) -> Iterator[tuple[str, _Undone, TableRestore]]:
-    """The sources that have read what would be undone, or is already, and the restore that undoes it."""
-    for uid, at in _offsets(sources):
-        table = undone.get(at.table)
+    """The sources that have read what would be undone, or is already, and the restore that undoes it. A source of a table's change feed
+    gets what is undone as changes; `of_feeds` asks for those instead."""
+    for uid, at, of_feed in _offsets(sources):
+        table = undone.get(at.table) if of_feed == of_feeds else None
         step = table.step_of(at) if table is not None else None
         if table is not None and isinstance(step, UndoneRead):
             yield uid, table, step.restore
 
 
-def _offsets(sources: Mapping[str, SourceState]) -> Iterator[tuple[str, DeltaOffset]]:
+def _offsets(sources: Mapping[str, SourceState]) -> Iterator[tuple[str, DeltaOffset, bool]]:
+    """The positions in Delta tables, and whether each is one in the table's change feed."""
     for uid, state in sources.items():
-        for line in state.lines:
+        for place, line in enumerate(state.lines):
             if line != NOTHING and kind_of(line) == "delta":
-                yield uid, DeltaOffset.parse(line)
+                yield uid, DeltaOffset.parse(line), place in state.change_feeds
 
 
 def _newest(table: SourceLog, known: int) -> int:

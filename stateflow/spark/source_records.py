@@ -47,7 +47,10 @@ class SourceRecords:
             self.inputs.topic_ids,
             self.inputs.since,
         )
-        return self.commits.noted(captured, before)
+        return {
+            uid: msgspec.structs.replace(source, change_feeds=self.inputs.change_feeds.get(uid, ()))
+            for uid, source in self.commits.noted(captured, before).items()
+        }
 
     def begin(self, sources: Mapping[str, SourceState]) -> None:
         """Writes a record before the first batch of a source, so that the run resolves the source's beginning only once."""

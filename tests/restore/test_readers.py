@@ -12,6 +12,7 @@ from stateflow.checkpoint.names import require_checkpoint
 from stateflow.format.records import Prepared, SourceState
 from stateflow.restore.readers import Readers, readers_of
 from tests.jobs.builder import JobBuilder
+from tests.refusals.refusal import lacking
 
 
 class Writing(JobBuilder):
@@ -35,12 +36,14 @@ class Writing(JobBuilder):
         )
         return len(list((self.table / "_delta_log").iterdir())) - 1
 
-    def batch(self, **read: int) -> int:
-        """`read`: by table the version that the job has read now. Returns the slot."""
+    def batch(self, *, changes_of: str = "", **read: int) -> int:
+        """`read`: by table the version that the job has read now, of one of them as changes. Returns the slot."""
         added = {"add": {"path": f"{self.name}-{self.writer.next_slot}", "dataChange": True}}
-        return self._slot("STREAMING UPDATE", [added], read)
+        return self._slot("STREAMING UPDATE", [added], read, changes_of)
 
-    def _slot(self, operation: str, moved: list[dict[str, Any]], read: dict[str, int]) -> int:
+    def _slot(
+        self, operation: str, moved: list[dict[str, Any]], read: dict[str, int], changes_of: str = ""
+    ) -> int:
         slot, last = self.writer.next_slot, self.writer.last_commits.get("out")
         app = f"stateflow/{self.writer.job}/out"
         self.commit(
@@ -48,7 +51,10 @@ class Writing(JobBuilder):
         )
         self.decide(
             sources={
-                table: SourceState(lines=(offset(table, version + 1),)) for table, version in read.items()
+                table: SourceState(
+                    lines=(offset(table, version + 1),), change_feeds=(0,) if table == changes_of else ()
+                )
+                for table, version in read.items()
             },
             sinks={
                 "out": Prepared(
@@ -133,6 +139,37 @@ def test_a_reader_that_was_left_behind_when_the_table_went_back_is_still_one(
     daily.batch(orders=2)
     orders.restored("remove", undone)
     assert told(readers(orders, sound)) == [("daily", "orders", 2, back)]
+
+
+def test_a_reader_of_the_changes_gets_what_is_undone_as_changes_and_stays(
+    tmp_path: Path, orders: Writing
+) -> None:
+    sound = orders.batch()
+    daily, weekly = Writing(tmp_path, "daily"), Writing(tmp_path, "weekly")
+    daily.batch(changes_of="orders", orders=1)
+    assert readers(orders, sound) == Readers()
+    orders.batch()
+    daily.batch(changes_of="orders", orders=2)
+    # What it puts out is corrected by itself.
+    weekly.batch(daily=2)
+    found = readers(orders, sound)
+    assert told(found) == []
+    [sentence] = found.of_feeds
+    assert lacking(sentence, ("job daily", "source orders", "as changes", "stays where it is")) == []
+
+
+def test_a_job_that_reads_the_changes_and_the_rows_goes_back(tmp_path: Path, orders: Writing) -> None:
+    sound = orders.batch()
+    daily, both = Writing(tmp_path, "daily"), Writing(tmp_path, "both")
+    daily.batch(orders=1)
+    back = both.batch(changes_of="orders", orders=1, daily=1)
+    orders.batch()
+    daily.batch(orders=2)
+    both.batch(changes_of="orders", orders=2, daily=2)
+    found = readers(orders, sound)
+    assert ("both", "daily", 2, back) in told(found)
+    assert ("both", "orders", 2, back) not in told(found)
+    assert found.of_feeds == ()
 
 
 def test_without_such_a_checkpoint_it_says_so(tmp_path: Path, orders: Writing) -> None:

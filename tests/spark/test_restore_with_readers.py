@@ -13,7 +13,7 @@ from stateflow.errors import DisagreementError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.restore.planned import RestorePlan
 from stateflow.restore.together import RestoreTogether
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 from tests.spark.pipelines import ORDER, Order, Sum, Total, Workbench, at
 from tests.spark.sink_places import contents
 
@@ -136,3 +136,47 @@ def test_readers_go_back_first_and_a_crash_in_between_is_finished_by_the_same_ag
     assert [each.request.job.name for each in late.plans] == ["weekly", "daily", "orders"]
     late.apply()
     assert rows() == sound
+
+
+@pytest.mark.slow
+def test_a_reader_of_the_changes_is_told_to_stay_and_is_right_by_its_next_run(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    from stateflow.spark.session.shipping import by_value
+    from tests.spark import test_restore_with_readers
+
+    by_value([test_restore_with_readers])
+    table = str(bench.folder / "orders-out")
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        sums = rows.key_by("user", order_by="ts").process("sum", Sum)
+        sums.append("out", sf.delta(table, options={"delta.enableChangeDataFeed": "true"}))
+
+    @sf.pipeline("daily")
+    def daily(flow: sf.Flow) -> None:
+        columns = "user long, total double, _change_type string"
+        rows = flow.source("in", sf.delta(table, changes=True), columns)
+        signed = "if(_change_type = 'insert', total, -total) as total"
+        totals = rows.transform(lambda frame: frame.selectExpr("user", signed), type=Total)
+        totals.key_by("user", order_by="total").process("sum", Again).append(
+            "out", sf.delta(str(bench.folder / "daily-out"))
+        )
+
+    slots = []
+    for batch in (1, 2):
+        bench.rows("orders", [Order(1, "a", float(batch), at(batch))])
+        bench.run(orders, retained_checkpoints=20)
+        bench.run(daily, retained_checkpoints=20)
+        slots.append(bench.records("orders")[-1].slot)
+    plan = Job(str(bench.folder / "root"), "orders").restore_with_readers(
+        f"checkpoint:{slots[0]}", orders, {}, options=bench.options(retained_checkpoints=20)
+    )
+    assert [each.request.job.name for each in plan.plans] == ["orders"]
+    [sentence] = [each for each in plan.first.warnings if "job daily" in each]
+    assert lacking(sentence, ("as changes", "source in", "stays where it is")) == []
+    plan.apply()
+    assert bench.run(daily, retained_checkpoints=20).warnings == ()
+    # What it read first, then with the second row, which the table has no more.
+    assert contents(spark, bench.folder / "daily-out", "total") == [1.0, 1.0, 4.0]

@@ -39,6 +39,7 @@ from stateflow.spark.sources.kafka_topics import ids_of_topics
 from stateflow.spark.sources.leaves import (
     LeafDescription,
     by_source,
+    change_feeds_of,
     check_frame,
     shape_of,
     topic_ids_of,
@@ -81,6 +82,11 @@ class OpenInputs:
     def topic_ids(self) -> dict[str, dict[str, str]]:
         """By source, for its record, the ids of the topics of Kafka that it reads."""
         return {uid: topic_ids_of(own) for uid, own in by_source(self.leaves).items()}
+
+    @cached_property
+    def change_feeds(self) -> dict[str, tuple[int, ...]]:
+        """By source, for its record, its leaves that read a change feed."""
+        return {uid: change_feeds_of(own) for uid, own in by_source(self.leaves).items()}
 
     @property
     def identities(self) -> dict[str, list[str]]:

@@ -39,6 +39,8 @@ STATEFUL = {
 }
 """Nodes of a plan that need more than one row at a time, and what users call them."""
 
+_FEEDS = ("readchangefeed", "readchangedata")
+"""Options with which Delta reads the change feed of a table."""
 _FOLDER_OF_ITS_OWN = ("schematrackinglocation", "schemalocation")
 
 
@@ -128,6 +130,15 @@ def by_source(leaves: Sequence[LeafDescription]) -> dict[str, list[LeafDescripti
 def shape_of(uid: str, leaves: Sequence[LeafDescription]) -> SourceLeaves:
     """What a record's lines of a source have to fit."""
     return SourceLeaves(uid, len(leaves), tuple(leaf.kind for leaf in leaves))
+
+
+def change_feeds_of(leaves: Sequence[LeafDescription]) -> tuple[int, ...]:
+    """For the record of a source its leaves that read the change feed of a Delta table."""
+    return tuple(
+        leaf.place
+        for leaf in leaves
+        if leaf.kind == "delta" and any(leaf.options.get(name, "").lower() == "true" for name in _FEEDS)
+    )
 
 
 def topic_ids_of(leaves: Sequence[LeafDescription]) -> dict[str, str]:
