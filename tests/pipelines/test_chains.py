@@ -321,7 +321,7 @@ def test_a_condition_that_a_newer_row_may_not_fulfil_is_refused(aggregate: Any) 
         rows = newest.changes_as_rows(op="op").key_by("shop", order_by="window_end")
         return rows.aggregate("shops", f"shop long, found {found}", found=replace(aggregate, where=where))
 
-    with refused(sf.UsageError, "operator 'shops'", f"'found' ({aggregate.kind})", "what has been replaced"):
+    with refused(sf.UsageError, "operator 'shops'", f"'found' ({aggregate.kind})", "has been replaced"):
         built(lambda flow: declare(flow, aggregate.where))
     built(lambda flow: declare(flow, "shop > 100 and window_start is not null"))
     built(lambda flow: declare(flow, ""))
@@ -383,7 +383,7 @@ def test_nor_may_an_operator_that_passes_rows_on_hide_it(step: str) -> None:
 
     with refused(sf.UsageError, "operator 'shops'", "'found' (sum)", "one more"):
         built(lambda flow: declare(flow, sf.sum("total"), "double"))
-    with refused(sf.UsageError, "operator 'shops'", "'found' (max)", "what has been replaced"):
+    with refused(sf.UsageError, "operator 'shops'", "'found' (max)", "has been replaced"):
         built(lambda flow: declare(flow, sf.max("total"), "double"))
     built(lambda flow: declare(flow, sf.count_distinct("window_start"), "long"))
     built(lambda flow: declare(flow, sf.sum("total"), "double", counted=True))
