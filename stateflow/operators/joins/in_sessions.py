@@ -16,7 +16,7 @@ from stateflow.operators.joins.arrivals import Arriving, Came, Produced
 from stateflow.operators.joins.joining import Joining
 from stateflow.operators.joins.row_blocks import both
 from stateflow.operators.joins.row_state import SideOfBlocks
-from stateflow.operators.ready.windows.assigning import instants
+from stateflow.operators.ready.windows.assigning import instants, shown_ends
 from stateflow.operators.ready.windows.partly_late import before_sessions
 from stateflow.operators.ready.windows.session_ends import ended
 from stateflow.operators.ready.windows.spans import Merged, Spans
@@ -166,7 +166,7 @@ class JoinedInSessions(Joining):
                 states[name].delete(keys, by=by)
 
     def _bounded(self, keys: pa.Table, starts: Any, ends: Any) -> pa.Table:
-        return keys.append_column(WINDOW_START, instants(starts)).append_column(WINDOW_END, instants(ends))
+        return keys.append_column(WINDOW_START, instants(starts)).append_column(WINDOW_END, shown_ends(ends))
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         return later(states["ends"].next_due(), self.waits)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from typing import Any
 
 from stateflow.operators.joins.arrivals import LateSides
 from stateflow.operators.joins.joined_rows import JoinedRows
 from stateflow.operators.joins.row_blocks import RowBlocks
 from stateflow.operators.joins.row_state import RowState
+from stateflow.operators.ready.windows.windowed import later
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.ready.joins import JoinOperator
 
@@ -24,3 +26,6 @@ class Joining(ColumnarOperator):
         self._joined = JoinedRows(declared)
         self._late = LateSides(frozenset(read))
         self._key = list(declared.key_columns)
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        return later(super().next_due(states), 0)

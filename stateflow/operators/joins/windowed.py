@@ -13,7 +13,14 @@ from stateflow.operators.joins.joining import Joining
 from stateflow.operators.joins.row_blocks import both
 from stateflow.operators.joins.row_state import SideOfBlocks, empty_rows
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.windows.assigning import assigned, instants, newest_end, oldest_end, starts
+from stateflow.operators.ready.windows.assigning import (
+    assigned,
+    instants,
+    newest_end,
+    oldest_end,
+    shown_ends,
+    starts,
+)
 from stateflow.operators.ready.windows.partly_late import misses_windows
 from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext
@@ -96,7 +103,7 @@ class WindowJoined(Joining):
 
     def _bounded(self, keys: pa.Table, ends: Any) -> pa.Table:
         return keys.append_column(WINDOW_START, instants(starts(self._window, ends))).append_column(
-            WINDOW_END, instants(ends)
+            WINDOW_END, shown_ends(ends)
         )
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.grouping.groups import whole
+from stateflow.pipelines.ready.operators import FOREVER
 from stateflow.pipelines.ready.windows import Cumulative, Sliding, Window
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -26,6 +27,11 @@ def event_times(rows: pa.Table, column: str) -> tuple[Any, Any]:
 
 def instants(micros: Any) -> Any:
     return pa.array(micros, pa.int64()).view(INSTANT)
+
+
+def shown_ends(ends: Any) -> Any:
+    """The ends of windows as rows come out with them: a window that holds the last instant there is ends with it."""
+    return instants(np.minimum(ends, FOREVER))
 
 
 @dataclass(frozen=True)

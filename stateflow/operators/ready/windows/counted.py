@@ -70,7 +70,7 @@ class CountedAggregates(Aggregating):
             while entries.num_rows:
                 entries = yield from self._fill(entries, states["open"], ctx)
         states["waiting"].delete_due(closed)
-        if ctx.watermark_micros == FOREVER:
+        if closed >= FOREVER:
             for entries in states["open"].due(FOREVER):
                 yield from self._rows(entries.select(self._declared.key_columns), entries, ctx)
             states["open"].delete_due(FOREVER)

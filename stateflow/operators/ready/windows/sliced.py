@@ -20,7 +20,7 @@ from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import Key, has_alike, key_columns, one_of_each
 from stateflow.operators.ready.grouping.ordered_values import smallest
 from stateflow.operators.ready.windows.aggregating import Aggregating
-from stateflow.operators.ready.windows.assigning import event_times, instants, newest_end, starts
+from stateflow.operators.ready.windows.assigning import event_times, instants, newest_end, shown_ends, starts
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.panes import panes_of
 from stateflow.operators.ready.windows.partly_late import misses_windows
@@ -121,7 +121,7 @@ class SlicedAggregates(Aggregating, Combinable):
                 keys, begins, ends, partials = yield from self._without(
                     lost, keys, begins, ends, partials, ctx
                 )
-            yield from self._closing.rows(keys, begins, instants(ends), partials, ctx)
+            yield from self._closing.rows(keys, begins, shown_ends(ends), partials, ctx)
             states["ends"].delete_due(closed)
             self._hand_on(closed, states)
         panes.delete_due(self._panes.done(closed))
@@ -190,7 +190,9 @@ class SlicedAggregates(Aggregating, Combinable):
         ):
             windows = windows.append_column(name, instants(at))
         failed = FailedGroups({at: failures[place] for at, place in enumerate(once.tolist())})
-        yield from self._closing.lost(failed, windows, ctx)
+        place = windows.column_names.index(WINDOW_END)
+        named = windows.set_column(place, WINDOW_END, shown_ends(gone_ends[once]))
+        yield from self._closing.lost(failed, named, ctx)
         mine = keys.append_column(WINDOW_END, instants(ends))
         stays = ~has_alike(mine, windows.select(mine.column_names), mine.column_names)
         kept = pa.array(stays)

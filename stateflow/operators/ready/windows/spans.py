@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from stateflow.pipelines.ready.operators import FOREVER
+
 
 class Spans:
     """Spans of time of keys, sorted by key and start. `keys` are indices into the keys of a batch."""
@@ -25,7 +27,8 @@ class Spans:
         of_rows[order] = np.cumsum(begins) - 1
         first = np.flatnonzero(begins)
         last = np.append(first[1:], len(order)) - 1
-        return cls(sorted_keys[first], sorted_times[first], sorted_times[last] + gap, of_rows)
+        ends = np.minimum(sorted_times[last] + gap, FOREVER)
+        return cls(sorted_keys[first], sorted_times[first], ends, of_rows)
 
 
 class Merged:

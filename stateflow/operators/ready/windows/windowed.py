@@ -24,13 +24,14 @@ from stateflow.operators.ready.windows.assigning import (
     event_times,
     instants,
     newest_end,
+    shown_ends,
     starts,
 )
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.panes import panes_of
 from stateflow.operators.ready.windows.partly_late import misses_windows
 from stateflow.pipelines.processes.columnar import ColumnarContext
-from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START, WindowAggregate
+from stateflow.pipelines.ready.operators import FOREVER, WINDOW_END, WINDOW_START, WindowAggregate
 
 AT = "at"
 
@@ -58,7 +59,7 @@ class WindowedAggregates(Aggregating, Combinable):
     def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
         super().__init__(declared, late)
         self._window = declared.window
-        self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
+        self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_START, WINDOW_END))
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
@@ -145,7 +146,7 @@ class WindowedAggregates(Aggregating, Combinable):
 
     def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
         results = self._accumulator.results(partials, keys)
-        bounds = {WINDOW_START: instants(starts(self._window, ends)), WINDOW_END: instants(ends)}
+        bounds = {WINDOW_START: instants(starts(self._window, ends)), WINDOW_END: shown_ends(ends)}
         return pa.table({**columns_of(keys), **bounds, **results})
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -159,7 +160,7 @@ class WindowedAggregates(Aggregating, Combinable):
             for entries in windows.due(ended):
                 keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
                 begins = instants(starts(self._window, ends))
-                yield from self._closing.rows(keys, begins, instants(ends), entries, ctx)
+                yield from self._closing.rows(keys, begins, shown_ends(ends), entries, ctx)
                 if "emitted" in states:
                     still = ends > closed
                     if bool(still.any()):
@@ -182,11 +183,17 @@ class WindowedAggregates(Aggregating, Combinable):
 
 NEVER = -(1 << 63)
 """Before every instant."""
+_ALL = 1 << 62
+"""After every instant, also after those that only ends of windows reach."""
 
 
 def watermark_of(ctx: ColumnarContext, lateness: int = 0) -> int:
-    """With the lateness: up to when windows have ended that are closed."""
-    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros - lateness
+    """With the lateness: up to when windows have ended that are closed. At the end of time, where a drained job stands, nothing is
+    left to wait for, also where a window would end later or its lateness is not over."""
+    watermark = ctx.watermark_micros
+    if watermark is None:
+        return NEVER
+    return _ALL if watermark >= FOREVER else watermark - lateness
 
 
 def _open(windows: Assigned, closed: int) -> Assigned:
@@ -198,7 +205,8 @@ def _open(windows: Assigned, closed: int) -> Assigned:
 
 
 def later(at: int | None, wait: int) -> int | None:
-    return None if at is None else at + wait
+    """The watermark at which something is over that has to wait; the last one there is, where it would be later."""
+    return None if at is None else min(at + wait, FOREVER)
 
 
 def micros(column: Any) -> Any:
