@@ -12,6 +12,7 @@ declared:
                           right rows    the most that it may be earlier
     an as-of join: left rows            0
                    right rows           `keep`
+    a latest-version join: left rows    0
     code with event timers              what it is held back by
 
 The next operator adds its own. By that length it is held back: it takes rows by the watermark of the batch before less that length, and
@@ -63,7 +64,12 @@ class Behind:
     @property
     def is_of_sources(self) -> bool:
         """Whether operators have left the rows' times as the sources gave them."""
-        return self.others == 0 and not any(self.columns.values())
+        return self.others == 0 and not any(isinstance(each, int) and each for each in self.columns.values())
+
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        """The columns whose times have no bound."""
+        return {name: why for name, why in self.columns.items() if isinstance(why, str)}
 
 
 def behind(stream: NodeRows) -> Behind:
@@ -150,13 +156,15 @@ def _after(declared: ReadyOperator, held_back: int, inputs: list[Behind], before
             )
             return _of_join(declared, inputs, held_back, right if keep is None else held_back + keep)
         case LatestJoin():
-            left = {each.field: inputs[0].of(each.column) for each in declared.filled if each.of != RIGHT}
-            return Behind(left, inputs[0].others)
+            return _of_newest(declared, inputs[0])
         case Deduplicate() if declared.waits_for_watermark:
             is_last = declared.keep == "last"
             length = held_back + (declared.within or 0 if is_last else 0)
             others = _another_time(declared, declared.time)
-            return Behind({declared.time: length}, 0 if before.is_of_sources and not is_last else others)
+            return Behind(
+                {**before.unknown, declared.time: length},
+                0 if before.is_of_sources and not is_last else others,
+            )
     return before
 
 
@@ -201,7 +209,21 @@ def _of_join(
             columns[each.field] = missing if may_lack[side] else length
         elif each.column in before.columns and not before.is_of_sources:
             columns[each.field] = _another_time(declared, time)
+        elif each.column in before.unknown:
+            columns[each.field] = before.unknown[each.column]
     return Behind(columns, left if declared.is_of_left_alone else _longest((left, right)))
+
+
+def _of_newest(declared: LatestJoin, left: Behind) -> Behind:
+    """A left row comes out as soon as it comes, beside a right row that came long ago."""
+    right = f"a version of {declared.where} may be of any age: go by a time of the left rows, or say join_asof(..., keep='30 days')"
+    times = {field.name for field in declared.output.fields if field.type == "timestamp"}
+    columns: dict[str, Length] = {
+        each.field: right if each.of == RIGHT else left.of(each.column)
+        for each in declared.filled
+        if each.of != RIGHT or each.field in times
+    }
+    return Behind(columns, left.others)
 
 
 def _another_time(declared: ReadyOperator, time: str) -> str:

@@ -86,6 +86,21 @@ def of_asof(how: str = "inner", keep: str | None = "10 seconds") -> Callable[[sf
     return declare
 
 
+def of_newest(flow: sf.Flow) -> Stream:
+    left, right = source(flow, "one").key_by("k"), source(flow, "two").key_by("k")
+    return left.join_latest("first", right, PAIR)
+
+
+def of_newest_once(flow: sf.Flow) -> Stream:
+    return of_newest(flow).deduplicate("once", by=["k", "left_a"], within="1 hour", time="left_ts")
+
+
+def of_newest_and_more(flow: sf.Flow) -> Stream:
+    left, right = of_newest(flow).key_by("k"), source(flow, "three").key_by("k")
+    output = "k bigint, left_ts timestamp, right_ts timestamp, ts timestamp"
+    return left.join("more", right, output, within=("0 seconds", "0 seconds"), time="left_ts")
+
+
 def of_window_join(window: Any, how: str = "inner") -> Callable[[sf.Flow], Stream]:
     def declare(flow: sf.Flow) -> Stream:
         left, right = source(flow, "one").key_by("k"), source(flow, "two").key_by("k")
@@ -329,6 +344,10 @@ REFUSED = [
     (of_windows(sf.session("6 minutes")), "window_start", ("operator 'first'", "say time='window_end'")),
     (of_windows(sf.count_window(3)), "window_end", ("windows of a count", "operator 'first'", "in another pipeline")),
     (of_asof("inner", None), "right_ts", ("operator 'first'", "join_asof(..., keep='30 days')")),
+    *(
+        (declare, "right_ts", ("operator 'first'", "any age", "the left rows", "join_asof(..., keep='30 days')"))
+        for declare in (of_newest, of_newest_once, of_newest_and_more)
+    ),
     (of_join("full", "-3 seconds", "7 seconds"), "left_ts", ("is null", "operator 'first'", "coalesce(left_ts, right_ts)")),
     (lambda f: of_windows(sf.tumbling("5 minutes"))(f).deduplicate("once", by="k", within="1 hour", time="window_end"), "window_start",
      ("operator 'once'", "by their 'window_end'", "go by 'window_end'")),
@@ -347,6 +366,22 @@ def test_a_time_that_cannot_be_gone_by_is_refused_with_the_reason(
         keyed.window(sf.tumbling("1 hour"), time=time).aggregate(
             "second", WINDOW, n=sf.count(), total=sf.count()
         )
+
+
+@pytest.mark.parametrize("declare", [of_newest, of_newest_once, of_newest_and_more])
+def test_the_time_of_the_left_rows_of_a_latest_version_join_is_taken(
+    declare: Callable[[sf.Flow], Stream],
+) -> None:
+    """So is what a transform makes of it."""
+    flow = sf.Flow("flow")
+    rows = declare(flow)
+    rows.key_by("k").window(sf.tumbling("1 hour"), time="left_ts").aggregate("second", WINDOW, **NUMBERS)
+    own = rows.transform(lambda frame: frame, type="k bigint, at timestamp").key_by("k")
+    own.window(sf.tumbling("1 hour"), time="at").aggregate("third", WINDOW, **NUMBERS)
+    assert {node.held_back for node in flow.operators} == {0}
+
+
+NUMBERS = {"n": sf.count(), "total": sf.count()}
 
 
 def test_what_the_refusals_say_to_write_is_taken() -> None:
