@@ -170,6 +170,8 @@ def test_a_quantile_is_off_by_its_accuracy_at_most_and_the_same_however_it_is_cu
         (0.0, 7, 1),
         (1.0, 7, 7),
         (0.12345678901234568, 10_000, 1235),
+        (1e-30, 7, 1),
+        (5e-324, 7, 1),
     ],
 )
 def test_the_rank_of_a_quantile_is_that_of_the_share_as_written(share: float, count: int, rank: int) -> None:

@@ -55,7 +55,8 @@ class Quantile:
     def _ranks(self, totals: Any) -> Any:
         """How many of so many values the quantile does not exceed, from 1 on. A float of 0.55 is a little more, and 100 of it are 55."""
         above, below = self._share.as_integer_ratio()
-        if above and totals.max(initial=0) > _MOST // above:
+        # The share of a tiny float is one in more than 64 bits hold.
+        if below > _MOST or (above and totals.max(initial=0) > _MOST // above):
             totals = totals.astype(object)
         return np.maximum(-(-totals * above // below), 1).astype(np.int64)
 
