@@ -20,6 +20,9 @@ def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]
                 f"key_by takes names of columns, not {name!r}: say key_by('user', 'sku', order_by='ts'); what is computed is made a "
                 "column with .transform() before"
             )
+    lowered = [name.lower() for name in columns]
+    if twice := next((name for name in columns if lowered.count(name.lower()) > 1), ""):
+        raise UsageError(f"key_by: column {twice!r} is named twice: name each column of the key once")
     refuse_own_names("key_by", (*columns, *(each.removeprefix("-") for each in order)))
     if rows is None:
         return

@@ -202,6 +202,12 @@ def test_no_key_is_called_as_a_bound_of_its_windows(bound: str, way: str) -> Non
     declare(sf.Flow("flow"), f"of_{bound}")
 
 
+@pytest.mark.parametrize("columns", [("user", "user"), ("sku", "user", "sku"), ("user", "USER")])
+def test_a_key_has_each_column_once(columns: tuple[str, ...]) -> None:
+    with refused(sf.UsageError, "key_by", repr(columns[0]), "named twice"):
+        flow_of(lambda keyed: keyed.stream.key_by(*columns))
+
+
 @pytest.mark.parametrize(
     "declare",
     [
