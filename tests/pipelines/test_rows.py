@@ -12,7 +12,7 @@ import pytest
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.ready.aggregates import fits
-from stateflow.pipelines.rows.row_type import key_type, row_type
+from stateflow.pipelines.rows.row_type import key_type, row_type, untyped_rows
 from stateflow.pipelines.rows.type_text import same_type
 from tests.refusals.refusal import refused
 
@@ -140,6 +140,28 @@ def test_schema_strings_are_read_as_spark_reads_them(text: str, expected: dict[s
 def test_a_column_that_cannot_be_read_by_its_name_is_named_whole(name: str) -> None:
     with refused(UsageError, repr(name), "needs another name", ".transform("):
         row_type(f"id bigint, `{name}` string")
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ([("k", "bigint"), ("a.b", "bigint")], ("'a.b'", "withColumnRenamed('a.b', 'a_b')")),
+        ([("order id", "bigint")], ("'order id'", "withColumnRenamed('order id', 'order_id')")),
+        ([("1st", "string")], ("'1st'", "withColumnRenamed('1st', 'c_1st')")),
+        ([("k`", "string")], ("'k`'", "withColumnRenamed('k`', 'k_')")),
+        ([("k", "bigint"), ("K", "bigint")], ("'k' and 'K'", "differ in case")),
+    ],
+)
+def test_a_column_that_no_type_declares_is_told_of_with_who_takes_it(
+    columns: list[tuple[str, str]], named: tuple[str, ...]
+) -> None:
+    with refused(UsageError, "operator 'op'", *named):
+        untyped_rows("operator 'op'", columns)
+
+
+def test_columns_that_no_type_declares_may_be_called_as_words_of_sql() -> None:
+    rows = untyped_rows("operator 'op'", [("select", "bigint"), ("größe", "map<string,bigint>")])
+    assert rows.ddl == "`select` bigint, `größe` map<string,bigint>"
 
 
 def test_an_untyped_row_is_a_named_tuple() -> None:

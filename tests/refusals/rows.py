@@ -23,6 +23,7 @@ REFUSALS = [
             ("`a b` string, n long", "column 'a b'", "another name", ".transform(...)"),
             ("n long, `a,b` string", "column 'a,b'", "another name"),
             ("a long, b long, a string", "two columns called 'a'"),
+            ("k long, n long, N long", "'n' and 'N'", "differ in case", "call one of them otherwise"),
         )
     ),
     *(

@@ -26,6 +26,7 @@ _SCALE = re.compile(r"decimal\(\s*\d+\s*,\s*(\d+)\s*\)")
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {column.alias: column.name for column in COLUMN_TYPES if column.alias}
 _INSIDE = re.compile(rf"(?<=[<,:])(\s*)({'|'.join(_ALIASES)})(?=\s*[,>])", re.I)
+_NAME = re.compile(r"[^\W\d]\w*")
 _TYPE = re.compile(r"[a-z_]+(\(\s*\d+\s*(,\s*\d+\s*)?\))?|(array|map|struct)\s*<.*>", re.I | re.S)
 
 
@@ -136,7 +137,7 @@ def spark_type(hint: Any, where: str) -> tuple[str, bool]:
     if origin is dict:
         return f"map<{spark_type(arguments[0], where)[0]},{spark_type(arguments[1], where)[0]}>", False
     if _is_record(hint):
-        inner_fields = ",".join(f"{f.name}:{f.type}" for f in row_type(hint).fields)
+        inner_fields = ",".join(f"{f.name}:{f.type}" for f in _of_class(hint).fields)
         return f"struct<{inner_fields}>", False
     raise UsageError(
         f"{where} has type {hint!r}, which has no Spark type: use bool, int, float, str, bytes, datetime, date, "
@@ -166,11 +167,38 @@ def row_type(declared: Any) -> RowType:
     if isinstance(declared, RowType):
         return declared
     if isinstance(declared, str):
-        return _from_schema(declared)
-    if not _is_record(declared):
+        made, where = _from_schema(declared), f"schema {declared!r}"
+    elif _is_record(declared):
+        made, where = _of_class(declared), declared.__name__
+    else:
         raise UsageError(
             f"{declared!r} is not a row type: use a dataclass, a msgspec Struct, a NamedTuple or a schema string"
         )
+    known: dict[str, str] = {}
+    for name in made.names:
+        if (other := known.setdefault(name.lower(), name)) != name:
+            raise UsageError(
+                f"{where}: {other!r} and {name!r} differ in case alone, and are one name to Spark: call one of them otherwise"
+            )
+    return made
+
+
+def untyped_rows(where: str, columns: Sequence[tuple[str, str]]) -> RowType:
+    """The rows of a frame whose type nobody declares, from the names and types of its columns; `where` names who takes them."""
+    for name, _ in columns:
+        if not _NAME.fullmatch(name):
+            other = re.sub(r"\W", "_", name)
+            raise UsageError(
+                f"{where}: column {name!r} of its rows needs another name, of letters, digits and _ alone: rename it before, such as "
+                f".transform(lambda frame: frame.withColumnRenamed({name!r}, {(other if _NAME.fullmatch(other) else f'c_{other}')!r}))"
+            )
+    try:
+        return row_type(", ".join(f"{quoted(name)} {kind}" for name, kind in columns))
+    except UsageError as error:
+        raise UsageError(f"{where}, the columns of its rows: {error}") from None
+
+
+def _of_class(declared: Any) -> RowType:
     refuse_aliases_as_defaults(declared)
     hints, defaults = _hints_of(declared), defaults_of(declared)
     fields = []

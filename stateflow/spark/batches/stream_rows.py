@@ -20,7 +20,7 @@ from stateflow.pipelines.graph import (
     declared_columns,
 )
 from stateflow.pipelines.processes.operator_spec import MAIN
-from stateflow.pipelines.rows.row_type import RowType, row_type
+from stateflow.pipelines.rows.row_type import RowType, untyped_rows
 from stateflow.spark.batches.batch_attempt import BatchAttempt
 from stateflow.spark.inputs.open_inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.internals.lending import has_foreign_cache
@@ -75,7 +75,9 @@ class StreamRows:
     def keyed(self, node: KeyedNode, types: Sequence[RowType | None]) -> list[KeyedInput]:
         """The rows that an operator takes. `types`: the columns that it needs of each input."""
         return [
-            KeyedInput(frame := self.of(k.stream), k.columns, k.order_by, rows or _untyped(frame), declared)
+            KeyedInput(
+                frame := self.of(k.stream), k.columns, k.order_by, rows or _untyped(node.uid, frame), declared
+            )
             for k, rows, declared in zip(node.keyed, types, node.rows, strict=True)
         ]
 
@@ -85,7 +87,7 @@ class StreamRows:
 
     def _collected(self, node: KeyedNode, stream: NodeRows) -> tuple[Any, ...]:
         frame = self.without_flags(stream)
-        rows = stream.rows or _untyped(frame)
+        rows = stream.rows or _untyped(node.uid, frame)
         given = KeyedInput(frame, (), (), rows)
         columns = (field_sql(node.uid, given, f.name, f.type) for f in rows.fields)
         table = frame.selectExpr(*columns).limit(BROADCAST_LIMIT + 1).toArrow()
@@ -158,6 +160,6 @@ def _splits(node: Node) -> bool:
     return isinstance(node, SourceNode) and node.late is not None
 
 
-def _untyped(frame: DataFrame) -> RowType:
-    columns = ", ".join(f"{name} {kind}" for name, kind in frame.dtypes if not name.startswith("_sf_"))
-    return row_type(columns)
+def _untyped(uid: str, frame: DataFrame) -> RowType:
+    columns = [(name, kind) for name, kind in frame.dtypes if not name.startswith("_sf_")]
+    return untyped_rows(f"operator {uid!r}", columns)
