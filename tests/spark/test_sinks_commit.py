@@ -17,10 +17,10 @@ from stateflow.spark.internals.delta_log import LoggedFile, TableShape, file_ide
 from stateflow.spark.sinks import delta_append, delta_table, delta_upsert, duplicates, function, memory
 from stateflow.spark.sinks.base import BatchFunction, CommitRequest
 from stateflow.spark.sinks.delta_rewrite import files_to_rewrite, is_plain
-from stateflow.spark.sinks.delta_upsert import _may_break
 from stateflow.spark.sinks.fit import check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Staged
+from stateflow.spark.sinks.table_rules import may_break
 from stateflow.spark.sinks.upsert_options import UpsertOptions
 from tests.refusals.refusal import refused
 
@@ -284,11 +284,11 @@ def test_a_null_in_a_key_is_refused_before_the_decision() -> None:
 
 
 def test_rows_that_may_break_the_table_are_looked_at_before_the_decision() -> None:
-    assert not _may_break(Staged((), 1, {"id": 0, "v": 1}), SHAPE)
+    assert not may_break({"id": 0, "v": 1}, SHAPE)
     strict = StructType([COLUMNS[0], StructField("v", StringType(), nullable=False)])
-    assert _may_break(Staged((), 1, {"id": 0, "v": 1}), replace(SHAPE, schema=strict))
+    assert may_break({"id": 0, "v": 1}, replace(SHAPE, schema=strict))
     checked = replace(SHAPE, configuration={"delta.constraints.positive": "id > 0"})
-    assert _may_break(Staged((), 1, {"id": 0}), checked)
+    assert may_break({"id": 0}, checked)
 
 
 def test_a_key_twice_without_an_order_is_refused_before_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:

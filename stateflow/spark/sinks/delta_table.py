@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 ATTEMPTS = 10
 """How often a commit begins anew after another writer's."""
 CREATING = 5
+MOST_SAID = 300
+"""Characters of Delta's words. They have the values of a row, which may be long."""
+_SAID = re.compile(r"\[DELTA_[^]]*\](.*?)(?:\n\s*at |\Z)", re.DOTALL)
 CREATED_WITH = {"delta.checkpointInterval": "100"}
 """Properties of tables that a run creates; the caller's own win. By default every tenth commit also writes Delta's own
 checkpoint: of micro-batches of half a second, each tenth would take two."""
@@ -159,9 +163,13 @@ def committed(request: CommitRequest, change: Change, since: str = "") -> Commit
         try:
             change(log, txn, shape, fence(log, at) if exactly_once else [])
         except Exception as error:
-            if any(map(VIOLATION.is_in, failure_classes(error))):
-                what = f"rows prepared for record {at.slot} break a constraint that {target} has got since"
-                raise stuck(request, what) from error
+            if broken := broken_in(error):
+                rows = f"rows prepared for record {at.slot} break a constraint"
+                # Records of earlier versions do not say what the table was like.
+                if shape.fingerprint == prepared.payload.get("fingerprint", shape.fingerprint):
+                    why = f"{rows} of {target} ({broken}); alter the table so that it takes them"
+                    raise request.stuck(why) from error
+                raise stuck(request, f"{rows} that {target} has got since ({broken})") from error
             if not conflicted(error) or not left:
                 raise
             request.still_owner()
@@ -189,6 +197,14 @@ def rows_of(add: Mapping[str, Any]) -> int:
 
 def conflicted(error: BaseException) -> bool:
     return any(CONFLICT.is_in(name) and "delta" in name for name in failure_classes(error))
+
+
+def broken_in(error: BaseException) -> str:
+    """What Delta says of a row that breaks a constraint of its table; empty for any other error."""
+    if not any(map(VIOLATION.is_in, failure_classes(error))):
+        return ""
+    found = _SAID.search(str(error))
+    return " ".join(found[1].split())[:MOST_SAID].rstrip(".") if found else "a constraint"
 
 
 def stuck(request: CommitRequest, what: str) -> DisagreementError:

@@ -30,12 +30,13 @@ from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
+from stateflow.spark.sinks.table_rules import may_break, violations
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from stateflow.spark.sinks.staging import Staged, Stager
+    from stateflow.spark.sinks.staging import Stager
 
 _log = logging.getLogger(__name__)
 APPEND_ONLY = "delta.appendOnly"
@@ -54,7 +55,7 @@ class DeltaUpsert(TableSink):
         schema = self.upsert.columns(schema)
         self.target, shape = open_table(spark, self.target, schema, self.delivery, self.refuse_gone)
         self._check(shape, schema)
-        _violations(spark.createDataFrame([], schema), shape, str(self.target))
+        violations(spark.createDataFrame([], schema), shape, str(self.target))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         spark = frame.sparkSession
@@ -68,7 +69,7 @@ class DeltaUpsert(TableSink):
         rows = cast_to(frame, shape, str(self.target), goes)
         staged = stager.write(rows, at, bounds_of=upsert.keys)
         upsert.refuse(staged, rows, at, stager)
-        if staged.files and _may_break(staged, shape):
+        if staged.files and may_break(staged.nulls, shape):
             # They would fail every commit once the record is decided.
             self._check_values(stager.read(spark, staged.files, rows.schema), shape, at, upsert.operation)
         return Prepared(
@@ -76,6 +77,7 @@ class DeltaUpsert(TableSink):
             target=self.target.path,
             payload={
                 "table": shape.id,
+                "fingerprint": shape.fingerprint,
                 "schema": rows.schema.json(),
                 "marks": column_marks(shape, rows.columns),
                 "keys": list(upsert.keys),
@@ -99,14 +101,14 @@ class DeltaUpsert(TableSink):
     def _check_values(self, rows: DataFrame, shape: TableShape, at: SinkSlot, operation: str) -> None:
         from pyspark.sql import functions as F
 
-        violations = _violations(rows, shape, str(self.target))
+        rows, broken = violations(rows, shape, str(self.target))
         if operation:
             # A row that goes breaks nothing.
             stays = F.col(quoted(operation)) != DELETE
-            violations = {what: stays & condition for what, condition in violations.items()}
-        counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(violations.values())]
-        row = rows.agg(*counts).first()
-        for count, what in zip(row or (), violations, strict=False):
+            broken = {what: stays & condition for what, condition in broken.items()}
+        counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(broken.values())]
+        row = rows.agg(*counts).first() if counts else None
+        for count, what in zip(row or (), broken, strict=False):
             if count:
                 raise IncompatibleError(
                     f"{count} of the rows of {at} have {what} and cannot be merged into {self.target}: "
@@ -214,34 +216,3 @@ def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> Dat
         "__rank", F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
     )
     return ranked.where("__rank = 1").drop("__rank")
-
-
-def _may_break(staged: Staged, shape: TableShape) -> bool:
-    """True if somebody has to look at the rows. The tasks that staged them have counted the nulls, and mostly there are none."""
-    needed = {column.name.lower() for column in shape.schema.fields if not column.nullable}
-    return bool(shape.constraints) or any(
-        count and name.lower() in needed for name, count in staged.nulls.items()
-    )
-
-
-def _violations(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Column]:
-    """Each constraint of the table with the condition that a breaking row fulfils."""
-    from pyspark.sql import functions as F
-
-    present = {name.lower() for name in rows.columns}
-    conditions = {
-        f"a null in the NOT NULL column {field.name!r}": F.col(quoted(field.name)).isNull()
-        for field in shape.schema.fields
-        if not field.nullable and field.name.lower() in present
-    }
-    for name, text in shape.constraints.items():
-        condition = ~F.coalesce(F.expr(text).cast("boolean"), F.lit(False))
-        try:
-            rows.select(condition)
-        except Exception as error:
-            raise IncompatibleError(
-                f"the constraint {name!r} of {target} ({text}) needs columns "
-                "that the upsert does not write: write them, or drop the constraint"
-            ) from error
-        conditions[f"broken the constraint {name!r} ({text})"] = condition
-    return conditions

@@ -12,12 +12,12 @@ from stateflow.errors import IncompatibleError
 from stateflow.pipelines.rows.misfits import failed_batch
 from stateflow.pipelines.rows.row_type import quoted, text_in_sql
 from stateflow.spark.internals.delta_log import TableShape
+from stateflow.spark.sinks.table_rules import GENERATED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructField, StructType
 
-GENERATED = "delta.generationExpression"
 PHYSICAL = "delta.columnMapping.physicalName"
 WIDER: dict[str, tuple[str, ...]] = {
     "tinyint": ("smallint", "int", "bigint", "float", "double"),
