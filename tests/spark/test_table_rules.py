@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from stateflow.errors import DisagreementError, IncompatibleError
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import TableShape
+from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.table_rules import may_break
 from stateflow.testing.sink_log import SinkLog
@@ -159,3 +160,21 @@ def test_a_record_that_its_table_has_always_refused_says_nothing_of_a_change(
     spark.sql(f"ALTER TABLE delta.`{path}` DROP CONSTRAINT short")
     assert log.commit(earlier) == "committed"
     assert contents(spark, path) == [(1, "abc")]
+
+
+@pytest.mark.slow
+def test_an_append_refuses_a_row_that_its_table_refuses_in_a_sentence(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    made(spark, path, "k BIGINT, v VARCHAR(3)")
+    sink = DeltaAppend(delta(str(path)))
+    long = spark.createDataFrame([(1, "abcdef")], "k long, v string")
+    sink.open(spark, long.schema)
+    with refused(IncompatibleError, str(path), "refuses rows of", "abcdef", "alter the table") as caught:
+        log.prepare(sink, long)
+    assert "\n" not in str(caught.value)
+    assert "org.apache" not in str(caught.value)
+    log.slot -= 1
+    spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN v TYPE VARCHAR(6)")
+    log.deliver(sink, long)
+    assert contents(spark, path) == [(1, "abcdef")]

@@ -18,6 +18,7 @@ from stateflow.spark.sinks.base import (
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_table import (
     added,
+    broken_in,
     called,
     committed,
     in_sql,
@@ -61,7 +62,7 @@ class DeltaAppend(TableSink):
         if files is not None:
             actions = written_by_driver(txn, shape, frame.schema, files, stager)
         if actions is None:
-            actions = txn.write(cast_to(frame, shape, str(self.target)))
+            actions = self._written(txn, cast_to(frame, shape, str(self.target)), at)
         adds = added(actions)
         if adds:
             _unvacuumed[adds[0]["path"]] = None
@@ -82,6 +83,18 @@ class DeltaAppend(TableSink):
             },
             rows=sum(rows_of(add) for add in adds),
         )
+
+    def _written(self, txn: Transaction, frame: DataFrame, at: SinkSlot) -> list[str]:
+        try:
+            return txn.write(frame)
+        except Exception as error:
+            broken = broken_in(error)
+            if not broken:
+                raise
+            raise IncompatibleError(
+                f"{self.target} refuses rows of {at} ({broken}): no row was written; leave such rows out where the operator puts them out, "
+                "or alter the table"
+            ) from error
 
     @staticmethod
     def commit(request: CommitRequest) -> Committed:
