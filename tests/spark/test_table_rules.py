@@ -178,3 +178,20 @@ def test_an_append_refuses_a_row_that_its_table_refuses_in_a_sentence(
     spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN v TYPE VARCHAR(6)")
     log.deliver(sink, long)
     assert contents(spark, path) == [(1, "abcdef")]
+
+
+@pytest.mark.slow
+def test_delta_s_own_merge_takes_rows_for_a_struct_with_a_field_that_may_not_be_null(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    made(
+        spark,
+        path,
+        "k BIGINT, s STRUCT<a: STRING NOT NULL>",
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+    )
+    schema = "k int, s struct<a:string>"
+    sink = upserting(spark, path, schema, order_by="k", delete_when="k > 9")
+    log.deliver(sink, spark.createDataFrame([(1, ("a",)), (2, ("a",))], schema))
+    log.deliver(sink, spark.createDataFrame([(2, ("b",)), (3, ("c",)), (10, (None,)), (11, None)], schema))
+    assert [(k, s.a) for k, s in contents(spark, path)] == [(1, "a"), (2, "b"), (3, "c")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,10 @@ from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
-from stateflow.spark.sinks.table_rules import may_break, violations
+from stateflow.spark.sinks.table_rules import asks_within, may_break, violations
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -141,7 +142,7 @@ def _upsert(
         _log.warning("Delta merges the rows itself, which is slower: %s", error)
         is_merged = False
     if not is_merged:
-        _merge(request)
+        _merge(request, shape)
 
 
 def _rewritten(request: CommitRequest, txn: Transaction, shape: TableShape, marks: list[str]) -> bool:
@@ -167,7 +168,7 @@ def _rewritten(request: CommitRequest, txn: Transaction, shape: TableShape, mark
     return True
 
 
-def _merge(request: CommitRequest) -> None:
+def _merge(request: CommitRequest, shape: TableShape) -> None:
     from delta.tables import DeltaTable as Table
 
     prepared, at = request.prepared, request.at
@@ -181,6 +182,7 @@ def _merge(request: CommitRequest) -> None:
     rows = newest(request.stager.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
     keys = {key.lower() for key in payload["keys"]}
     operation = payload.get("operation", "")
+    rows = _strict(rows, shape, keys, operation)
     names = [name for name in schema.names if name != operation]
     values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in names}
     changes = {k: v for (k, v), name in zip(values.items(), names, strict=True) if name.lower() not in keys}
@@ -200,6 +202,36 @@ def _merge(request: CommitRequest) -> None:
     if changes:
         merge = merge.whenMatchedUpdate(set=changes)
     merge.whenNotMatchedInsert(condition=stays, values=values).execute()
+
+
+def _strict(rows: DataFrame, shape: TableShape, keys: Collection[str], operation: str) -> DataFrame:
+    """The rows with fields of structs that may not be null where the table has such: Delta's MERGE takes no others, whatever they hold."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructField, StructType
+
+    there = {
+        field.name.lower(): field.dataType for field in shape.schema.fields if asks_within(field.dataType)
+    }
+    strict = {name for name in rows.columns if name.lower() in there}
+    if not strict:
+        return rows
+    if operation:
+        # A row that deletes may have nulls there. Nobody reads more of it than its key.
+        stays = F.col(quoted(operation)) != DELETE
+        unread = {name for name in strict if name.lower() not in keys}
+        columns = {name: F.col(quoted(name)) for name in rows.columns}
+        rows = rows.select(
+            *(F.when(stays, c).alias(name) if name in unread else c for name, c in columns.items())
+        )
+    fields = [
+        StructField(field.name, there[field.name.lower()]) if field.name in strict else field
+        for field in rows.schema.fields
+    ]
+    return rows.mapInArrow(_unchanged, StructType(fields))
+
+
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
 
 
 def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> DataFrame:

@@ -132,16 +132,16 @@ def cast_to(frame: DataFrame, table: TableShape, target: str, goes: str = "false
     }
     if not held and all(_text(mine.dataType) == _text(theirs.dataType) for mine, theirs in matches):
         return frame
-    return frame.select(
-        *(
-            (
-                functions.expr(_as_partition(mine.name, _text(mine.dataType), target, goes))
-                if mine.name in held
-                else functions.col(quoted(mine.name)).cast(theirs.dataType)
-            ).alias(mine.name)
-            for mine, theirs in matches
-        )
-    )
+    columns_of = {
+        mine.name: functions.expr(_as_partition(mine.name, _text(mine.dataType), target, goes))
+        if mine.name in held
+        else functions.col(quoted(mine.name))
+        # Of a struct with a field that may not be null there, a cast to the very same type would be refused.
+        if _text(mine.dataType) == _text(theirs.dataType)
+        else functions.col(quoted(mine.name)).cast(theirs.dataType)
+        for mine, theirs in matches
+    }
+    return frame.select(*(column.alias(name) for name, column in columns_of.items()))
 
 
 def _as_partition(name: str, type_: str, target: str, goes: str) -> str:
