@@ -30,7 +30,7 @@ from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
-from stateflow.spark.sinks.table_rules import asks_within, may_break, violations
+from stateflow.spark.sinks.table_rules import asks_within, may_break, padded, violations
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,7 @@ class DeltaUpsert(TableSink):
         self._check(shape, self.upsert.columns(frame.schema))
         frame, upsert = self.upsert.marked(frame)
         goes = f"{quoted(upsert.operation)} = '{DELETE}'" if upsert.operation else "false"
-        rows = cast_to(frame, shape, str(self.target), goes)
+        rows = padded(cast_to(frame, shape, str(self.target), goes), shape, upsert.keys)
         staged = stager.write(rows, at, bounds_of=upsert.keys)
         upsert.refuse(staged, rows, at, stager)
         if staged.files and may_break(staged.nulls, shape):

@@ -6,7 +6,7 @@ Delta looks at that as it writes, which for an upsert is after the decision. So 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -103,6 +103,25 @@ def declared_type(field: StructField) -> DataType:
     return DataType.fromDDL(text) if text else field.dataType
 
 
+def padded(frame: DataFrame, shape: TableShape, keys: Collection[str]) -> DataFrame:
+    """The frame with the texts of keys filled up with blanks where their columns are CHAR. Delta stores such texts as they come, and shows them
+    filled up: a merge would not find `ab` in a table that shows `ab   `, and take `ab` and `ab ` of one batch for two keys."""
+    from pyspark.sql import functions as F
+
+    named = {key.lower() for key in keys}
+    filled = {
+        field.name.lower(): _filled(F.col(quoted(field.name)), declared_type(field))
+        for field in shape.schema.fields
+        if _LENGTHS in field.metadata and field.name.lower() in named
+    }
+    if all(column is None for column in filled.values()):
+        return frame
+    columns = {name: filled.get(name.lower()) for name in frame.columns}
+    return frame.select(
+        *(F.col(quoted(name)) if column is None else column.alias(name) for name, column in columns.items())
+    )
+
+
 def _nested(
     fields: Iterable[StructField], parents: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], StructField]]:
@@ -144,6 +163,31 @@ def _any_longer(array: Column, kind: DataType) -> Column | None:
         return _longer(value, kind)
 
     return F.exists(array, longer)
+
+
+def _filled(column: Column, kind: DataType) -> Column | None:
+    """The value with its CHARs filled up with blanks; None where the type has none. Maps stay: no key of an upsert is one."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, CharType, StructType
+
+    if isinstance(kind, CharType):
+        # What is too long is not cut off: the table refuses it.
+        is_short = F.length(column) < kind.length
+        return F.when(is_short, F.rpad(column, kind.length, " ")).otherwise(column)
+    if isinstance(kind, StructType):
+        parts = {field.name: _filled(column.getField(field.name), field.dataType) for field in kind.fields}
+        whole = column
+        for name, part in parts.items():
+            whole = whole if part is None else whole.withField(quoted(name), part)
+        return None if all(part is None for part in parts.values()) else whole
+    if isinstance(kind, ArrayType) and _filled(column, kind.elementType) is not None:
+        element = kind.elementType
+
+        def filled(value: Column) -> Any:
+            return _filled(value, element)
+
+        return F.transform(column, filled)
+    return None
 
 
 def _with_generated(rows: DataFrame, field: StructField, target: str) -> DataFrame:
