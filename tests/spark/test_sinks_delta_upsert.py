@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import stateflow as sf
 from stateflow.errors import CorruptError, DisagreementError, FencedError, IncompatibleError, UsageError
@@ -68,6 +69,34 @@ def test_rows_that_tie_are_decided_the_same_way_every_time(spark: SparkSession, 
     for order in (tied, tied[::-1]):
         frame = rows(spark, *order).repartition(3)
         assert [row["v"] for row in delta_upsert.newest(frame, ["id"], ["at"]).collect()] == ["h"]
+
+
+def test_rows_that_tie_and_hardly_differ_are_decided_the_same_way_too(spark: SparkSession) -> None:
+    values = {"t": "timestamp_micros(0)", "n": "TIMESTAMP_NTZ'2026-01-01'", "d": "0.0D", "m": "map(X'00', 1)"}
+    other = {
+        "t": "timestamp_micros(1)",
+        "n": "TIMESTAMP_NTZ'2026-01-01 00:00:00.000001'",
+        "d": "-0.0D",
+        "m": "map(X'01', 1)",
+    }
+    pairs = []
+    for name in other:
+        for one in (values[name], other[name]):
+            columns = (
+                f"{one if n == name else f'if(true, NULL, {value})'} AS {n}" for n, value in values.items()
+            )
+            pairs.append(f"SELECT '{name}' AS id, 7 AS at, {', '.join(columns)}")
+    won = []
+    for order in (pairs, pairs[::-1]):
+        frame = spark.sql(" UNION ALL ".join(order)).coalesce(1)
+        texts = [F.col(name).cast("string") for name in ("id", "t", "n", "d")]
+        won.append(
+            sorted(
+                map(tuple, delta_upsert.newest(frame, ["id"], ["at"]).select(*texts, "m").collect()), key=str
+            )
+        )
+    assert won[0] == won[1]
+    assert len(won[0]) == 4
 
 
 def test_two_merges_of_one_slot_that_race_apply_it_once(

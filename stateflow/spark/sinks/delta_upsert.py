@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from stateflow.format.records import Prepared
 from stateflow.internals import MissingNameError
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.inputs.tables import parts_of, sql_name
+from stateflow.pipelines.rows.as_json import value_as_json
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_UPSERT
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
@@ -43,6 +45,8 @@ _log = logging.getLogger(__name__)
 APPEND_ONLY = "delta.appendOnly"
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
+_BY_TEXT = re.compile("map<|variant|float|double|collate")
+"""Types without an order, or with different values that are equal in it."""
 
 
 class DeltaUpsert(TableSink):
@@ -241,10 +245,28 @@ def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> Dat
 
     if not order_by:
         return rows
-    order = [F.col(quoted(column)).desc_nulls_last() for column in order_by]
     # MERGE may read its source twice: a tie that fell differently would update one row and insert another.
-    order.append(F.to_json(F.struct(*(F.col(quoted(c)) for c in rows.columns))).desc())
+    order = [F.col(quoted(column)).desc_nulls_last() for column in order_by] + _contents(rows)
     ranked = rows.withColumn(
         "__rank", F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
     )
     return ranked.where("__rank = 1").drop("__rank")
+
+
+def _contents(rows: DataFrame) -> list[Column]:
+    """An order of rows in which no two differ and are equal: each column by itself, or by a text where it has none, or where values are equal
+    that are not the same, as 0 and -0."""
+    from pyspark.sql import functions as F
+
+    kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    order, texts = [], []
+    for name, kind in kinds.items():
+        column = quoted(name)
+        if _BY_TEXT.search(kind) is None:
+            order.append(F.col(column).desc_nulls_last())
+        else:
+            # As a key of a map, bytes are no text in JSON.
+            texts.append(f"map_entries({column})" if kind.startswith("map<") else column)
+    if texts:
+        order.append(F.expr(value_as_json(f"struct({', '.join(texts)})")).desc_nulls_last())
+    return order
