@@ -325,3 +325,37 @@ def test_columns_that_are_not_there_are_refused_when_the_run_starts(spark: Spark
         of(path, keys=["uid"]).open(spark, rows(spark).schema)
     with refused(UsageError, "has no key columns"):
         make_sink("totals", "upsert", delta(str(path)), {"keys": []})
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("map<string,int>", "map<string,int>"),
+        ("struct<a:array<map<string,int>>>", "array<map"),
+        ("variant", "variant"),
+    ],
+)
+def test_keys_and_orders_that_nobody_compares_are_refused_when_the_run_starts(
+    spark: SparkSession, path: Path, kind: str, shown: str
+) -> None:
+    schema = spark.createDataFrame([], f"id long, M {kind}").schema
+    with refused(UsageError, "keys='m'", shown, "transform()", "tells rows apart"):
+        of(path, keys=["id", "m"]).open(spark, schema)
+    with refused(UsageError, "order_by='m'", shown, "transform()", "which row is newer"):
+        of(path, order_by="m").open(spark, schema)
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_keys_and_orders_of_several_values_are_compared(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    schema = "k struct<a:int>, o array<int>, m map<string,int>"
+    # The column that a refusal of a map as a key asks for.
+    frame = spark.createDataFrame([((1,), [1], {"x": 1}), ((1,), [2], {"x": 1})], schema)
+    frame = frame.withColumn("key", F.to_json("m"))
+    sink = of(path, keys=["k", "key"], order_by="o")
+    sink.open(spark, frame.schema)
+    for _ in range(2):
+        log.deliver(sink, frame)
+    assert [(row[0], row[1]) for row in contents(spark, path)] == [((1,), [2])]

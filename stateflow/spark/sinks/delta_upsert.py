@@ -56,6 +56,7 @@ class DeltaUpsert(TableSink):
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         self.upsert.refuse_unknown(schema.names)
+        self.upsert.refuse_incomparable(schema)
         self.upsert.deletion(schema)
         schema = self.upsert.columns(schema)
         self.target, shape = open_table(spark, self.target, schema, self.delivery, self.refuse_gone)

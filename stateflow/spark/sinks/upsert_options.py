@@ -12,7 +12,7 @@ from stateflow.spark.sinks.duplicates import refuse_duplicates, refuse_null_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from stateflow.pipelines.conditions.expression import Expression
     from stateflow.spark.sinks.slot import SinkSlot
@@ -62,6 +62,21 @@ class UpsertOptions:
                     f"the upsert into {self.target} names {column!r}, which is not among the columns {[*columns]}"
                 )
 
+    def refuse_incomparable(self, schema: StructType) -> None:
+        """UsageError for a key or an order whose values Spark does not compare: the commit would fail on it, once the record is decided."""
+        types = {field.name.lower(): field.dataType for field in schema}
+        for option, columns, what in (
+            ("keys", self.keys, "that tells rows apart"),
+            ("order_by", self.order_by, "that says which row is newer"),
+        ):
+            for column in columns:
+                kind = types.get(column.lower())
+                if kind is not None and not _is_compared(kind):
+                    raise UsageError(
+                        f"the upsert into {self.target} has {option}={column!r}, which is {kind.simpleString()}, and maps and variants are not "
+                        f"compared: let transform() add a column of text or numbers {what}, and name that"
+                    )
+
     def refuse_nested_order(self, schema: StructType) -> None:
         """UsageError for an order of a column that holds several values, which the target would compare otherwise than Spark, or not at all."""
         types = {field.name.lower(): field.dataType.simpleString() for field in schema}
@@ -101,3 +116,13 @@ class UpsertOptions:
             refuse_null_operations(staged, self.operation, at, self.target)
         if self.keys and not self.order_by:
             refuse_duplicates(frame.sparkSession, staged, frame.schema, self.keys, stager, at, self.target)
+
+
+def _is_compared(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    if isinstance(kind, ArrayType):
+        return _is_compared(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_is_compared(field.dataType) for field in kind.fields)
+    return not isinstance(kind, MapType | VariantType)
