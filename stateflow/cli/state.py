@@ -53,7 +53,7 @@ def export(
         str, typer.Option("--format", metavar="parquet|json|csv", help="What to write.")
     ] = "parquet",
     checkpoint: OfCheckpoint = "latest",
-    overwrite: Annotated[bool, flag("--overwrite", help="The folder may exist; it is replaced.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", help="Replace an earlier export in the folder.")] = False,
     conf: Conf = None,
     option: Settings = None,
 ) -> None:
@@ -61,6 +61,7 @@ def export(
     from stateflow.checkpoint.process import this_process
     from stateflow.spark.session.build import build_session
     from stateflow.spark.state_tables.export import checked_format, export_state
+    from stateflow.spark.state_tables.export_target import require_target
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
     options = call.options(option)
@@ -69,6 +70,7 @@ def export(
     else:
         snapshot = checkpoint_of(job, checkpoint, options)
     checked_format(form)
+    require_target(to, snapshot, overwrite=overwrite)
     snapshot.table(operator, state)  # what it has not is said before Spark takes its seconds to start
     rows = export_state(
         build_session(f"stateflow export {operator}.{state}", conf=pairs(conf, "--conf")),

@@ -1,4 +1,4 @@
-"""Which folders can hold a savepoint of a job."""
+"""Which folders can hold a savepoint of a job, or what is exported of one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,23 @@ def require_fit(url: str, root: str, job: str, is_job: Callable[[str], bool]) ->
     if first == SAVEPOINTS:
         if len(rest) == 2 and rest[0] == job and path == default_savepoint(*rest):
             return
-    elif first and first != job and not first.startswith("_") and not is_job(first):
+    elif first != job and not _is_taken(first, is_job):
         return
     raise UsageError(
         f"{url} is no place for a savepoint of job {job!r}: that folder belongs to the checkpoint root {root}; choose a "
         f"folder outside of it, or {root.rstrip('/')}/{default_savepoint(job, 'NAME')}"
     )
+
+
+def require_outside(url: str, root: str, is_job: Callable[[str], bool]) -> None:
+    """UsageError when the folder `url`, for files of other programs, belongs to a job, to savepoints or to the root itself."""
+    path = path_inside(url, root)
+    if path is not None and _is_taken(path.split("/")[0], is_job):
+        raise UsageError(
+            f"{url} is no place for an export: that folder belongs to the checkpoint root {root}; choose a folder outside of it"
+        )
+
+
+def _is_taken(first: str, is_job: Callable[[str], bool]) -> bool:
+    """Whether the folder of this name in a root, or the root itself if it is empty, holds what stateflow keeps."""
+    return not first or first.startswith("_") or is_job(first)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from threading import Barrier
 from typing import Protocol
 
@@ -51,7 +52,12 @@ def _delta_table(store: Store) -> str:
     with `_` or a dot, as those of checkpoints often do. Of a store that is no local disk, only the root itself is looked at."""
     if (root := store.local_root) is None:
         return store.url if store.list(f"{_DELTA_LOG}/") else ""
-    for place in (root, root.resolve()):
+    return delta_table_around(root)
+
+
+def delta_table_around(folder: Path) -> str:
+    """The Delta table in whose folder a folder of this host lies, or whose folder it is; empty without one."""
+    for place in (folder, folder.resolve()):
         for each in (place, *place.parents):
             if (each / _DELTA_LOG).is_dir():
                 return str(each)

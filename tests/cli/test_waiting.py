@@ -138,3 +138,76 @@ def test_nothing_is_said_where_nothing_starts_or_when_nobody_wants_to_hear(
     said = command("rescale", "orders", "--parallelism", "2", "--checkpoint-dir", root.parent / "other")
     assert ANSWER in said.err
     assert STARTING not in said.err
+
+
+@pytest.mark.parametrize("overwrite", [(), ("--overwrite",)], ids=("new", "overwrite"))
+@pytest.mark.parametrize(
+    "to",
+    ["root/orders", "link/orders", "root/orders/out", "root/_savepoints/orders/v1/out", "root", "table/out"],
+)
+def test_an_export_into_a_root_or_a_table_is_refused_before_spark_starts(
+    command: Command, root: Path, tmp_path: Path, to: str, overwrite: tuple[str, ...]
+) -> None:
+    made_job(root)
+    (tmp_path / "link").symlink_to(root)
+    (tmp_path / "table/_delta_log").mkdir(parents=True)
+    before = files_in(tmp_path)
+    words = ("state", "export", "orders", "balance", "total", "--to", tmp_path / to, *overwrite)
+    said = command(*words, "--checkpoint-dir", root)
+    assert (said.code, "is no place for an export" in said.err) == (2, True), said.err
+    assert STARTING not in said.err
+    assert files_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("to", [".", "out"])
+def test_a_savepoint_is_not_exported_into_its_own_folder(command: Command, root: Path, to: str) -> None:
+    queried_job(root, 42)
+    place = root.parent / "saved"
+    assert command("savepoint", "create", "orders", "--to", place, "--checkpoint-dir", root).code == 0
+    said = command(
+        "state",
+        "export",
+        place,
+        "balance",
+        "total",
+        "--to",
+        f"{place}/{to}",
+        "--overwrite",
+        "--checkpoint-dir",
+        root,
+    )
+    assert (said.code, "is no place for an export" in said.err) == (2, True), said.err
+    assert "is there; choose a folder outside of it" in said.err
+    assert STARTING not in said.err
+
+
+@pytest.mark.parametrize("held", ["_metadata", "notes.txt", "job/part-0.parquet", ""])
+def test_an_export_replaces_only_what_an_export_has_written(
+    command: Command, root: Path, tmp_path: Path, held: str
+) -> None:
+    made_job(root)
+    other = tmp_path / "other"
+    if held:
+        (other / held).parent.mkdir(parents=True)
+        (other / held).touch()
+    else:
+        other.touch()
+    words = ("state", "export", "orders", "balance", "total", "--to", other, "--checkpoint-dir", root)
+    said = command(*words, "--overwrite")
+    assert (said.code, "holds" in said.err, "choose a new folder" in said.err) == (2, True, True), said.err
+    assert STARTING not in said.err
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    for name in (
+        "_SUCCESS",
+        "._SUCCESS.crc",
+        "part-00000-a.snappy.parquet",
+        ".part-00000-a.snappy.parquet.crc",
+    ):
+        (earlier / name).touch()
+    said = command(*words[:6], earlier, *words[7:], "--overwrite")
+    assert STARTING in said.err, said.err
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))

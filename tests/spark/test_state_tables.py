@@ -422,11 +422,19 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
         assert value.startswith('{"name":"n3"') if format == "csv" else value["name"] == "n3"
         with refused(UsageError, "exists already", "--overwrite"):
             export_state(spark, snapshot, "totals", "profile", out, format, **by)  # type: ignore[arg-type]
+        assert export_state(spark, snapshot, "totals", "count", out, format, overwrite=True, **by) == 20  # type: ignore[arg-type]
+        assert "n3" not in str(reader.format(format).load(out).where("user = 3").collect())
     out = str(holding.folder / "none")
     assert export_state(spark, snapshot, "totals", "none", out, **by) == 0
     assert spark.read.parquet(out).columns == ["key_group", "user", "value"]
     with refused(UsageError, "'xml' is not a format"):
         export_state(spark, snapshot, "totals", "none", out, "xml", **by)  # type: ignore[arg-type]
+    (Path(out) / "more").mkdir()
+    # Spark's session, not this process, would know another scheme's folder: there only Hadoop lists it.
+    for place in (out, f"viewfs:{out}"):
+        with refused(UsageError, place, "--overwrite", "new folder"):
+            export_state(spark, snapshot, "totals", "none", place, overwrite=True, **by)
+    assert (Path(out) / "more").is_dir()
     assert not list_pins(holding.store, holding.layout)
 
 

@@ -41,18 +41,26 @@ class Folder:
     @internal(
         "org.apache.hadoop.fs.Path.getFileSystem(Configuration)",
         "org.apache.hadoop.fs.FileSystem.listStatus(Path)",
+        "org.apache.hadoop.fs.FileStatus.isDirectory()",
         where_missing="nobody knows which files there are, and nothing is deleted",
     )
-    def files(self) -> set[str] | None:
-        """Names of the data files there; None when the file system does not answer."""
+    def names(self) -> set[str] | None:
+        """Names of all that is there, those of folders with a slash behind; None when the file system does not answer."""
         try:
             system = self._system()
             if not system.exists(self._path):
                 return set()
-            names = {str(each.getPath().getName()) for each in system.listStatus(self._path)}
-            return {name for name in names if not name.startswith(("_", "."))}
+            return {
+                f"{each.getPath().getName()}{'/' if each.isDirectory() else ''}"
+                for each in system.listStatus(self._path)
+            }
         except Exception:
             return None
+
+    def files(self) -> set[str] | None:
+        """Names of the data files there; None when the file system does not answer."""
+        names = self.names()
+        return None if names is None else {name for name in names if not name.startswith(("_", "."))}
 
     def delete(self) -> None:
         """All of it, if that can be done."""

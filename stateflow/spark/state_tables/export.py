@@ -16,6 +16,7 @@ from stateflow.format.records import Owner
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.file_systems import Folder
 from stateflow.spark.internals.words import THERE_ALREADY
+from stateflow.spark.state_tables.export_target import require_export, require_target
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import TableSnapshot
@@ -48,15 +49,19 @@ def export_state(
 ) -> int:
     """Writes the table to the folder `path`; returns the number of rows. Pins the checkpoint meanwhile.
 
+    `overwrite` replaces an earlier export, and nothing else.
     CSV has no nested values: they become JSON text, and bytes become Base64.
     """
     checked_format(format)
+    require_target(path, snapshot, overwrite=overwrite)
     frame = table_frame(spark, snapshot, operator, state)
     observation = Observation()
     frame = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
     writer = (flat(frame) if format == "csv" else frame).write.mode("overwrite" if overwrite else "error")
     with snapshot.pinned(owner, ids, clock, f"export of {operator}.{state}"):
         folder = Folder(spark, path)
+        if overwrite:
+            require_export(path, folder.names())
         before = folder.files()
         try:
             with _instants_as_microseconds(spark):
