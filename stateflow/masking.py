@@ -43,7 +43,8 @@ SECRET_NAME = _name_pattern()
 """A regular expression for names of secrets."""
 # A password may hold any character that nobody has quoted, but a number and a slash are a port and a path.
 _PASSWORD = r'(://[^\s/?#:@"]*:)(?!\d{1,5}(?:[/?#,\]]|$))(?:(?!://)[^\s"])*@'
-_ORACLE = r"(\bjdbc:oracle:\w{1,16}:[^/\s@]{1,256}/)(?!/)[^\s@]+@"
+_ORACLE = r"(\bjdbc:oracle:\w{1,16}:[^/\s@]{1,256}/)(?!/)[^\s@]{1,1024}@"
+"""The password's length has a bound, because it is looked for behind every such beginning."""
 _WEBHOOK = (
     r"(https://(?:hooks\.(?:slack|zapier)\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|[\w.-]+\.webhook\.office\.com|"
     r"outlook\.office(?:365)?\.com/webhook|api\.telegram\.org(?=/bot))/)[^\s\"'<>]+"
@@ -70,6 +71,8 @@ _VALUE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_UNCLOSED = re.compile(r"\{[^\n]*")
+"""Braces of a text that was cut."""
 _BEARER = re.compile(r"\b((?i:bearer)\s+)(?=[A-Za-z]*[\d._~+/=-])[\w.~+/=-]{8,}")
 """A token without a name, as in a header. One of letters alone is a word."""
 
@@ -110,11 +113,14 @@ def _without_user(match: re.Match[str]) -> str:
 
 
 def _without_assigned(text: str) -> str:
-    parts, at = [], 0
+    parts, at, last_brace = [], 0, text.rfind("}")
     for assignment in _ASSIGNMENT.finditer(text):
         if assignment.start() < at or not is_secret(assignment["name"]):
             continue
-        if value := _VALUE.match(text, assignment.end()):
-            parts.append(f"{text[at : assignment.end()]}***")
+        begin = assignment.end()
+        # Behind the last brace nothing looks for one: each of many assignments would look through the rest of the text.
+        unclosed = _UNCLOSED.match(text, begin) if begin > last_brace else None
+        if value := unclosed or _VALUE.match(text, begin):
+            parts.append(f"{text[at:begin]}***")
             at = value.end()
     return "".join(parts) + text[at:]

@@ -235,10 +235,14 @@ LONG = {
     "escapes": '\\"',
     "braces": "password={",
     "templates": "password={{",
+    "open braces": "password={x ",
+    "open templates": "password={{x ",
+    "open lines": "password={x\n",
     "closed braces": "}}",
     "bearers": "Bearer ",
     "tokens": "Bearer a1_",
     "oracle": "jdbc:oracle:thin:",
+    "oracle users": "jdbc:oracle:a:b/",
     "webhooks": "https://hooks.slack.com/",
     "office": "https://a.",
     "underscores": "api_____",
@@ -325,6 +329,33 @@ def test_a_long_line_is_masked_at_once(before: str, piece: str) -> None:
     redacted_by_spark("spark.some.address", line)
     # 0.2 s on a busy machine.
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("piece", LONG)
+def test_a_text_of_eight_times_the_length_takes_about_eight_times_as_long(piece: str) -> None:
+    """With a pattern that looks through the rest of the text again and again it would take 64 times as long: minutes for an error's text."""
+    short, long = (LONG[piece] * (size // len(LONG[piece])) for size in (20_000, 160_000))
+    assert seconds(long) < 24 * max(seconds(short), 0.01)
+
+
+def seconds(text: str) -> float:
+    began = time.process_time()
+    without_secrets(text)
+    return time.process_time() - began
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password={hu sh;", "password=***"),
+        ("password={{ var.value.hush", "password=***"),
+        ("a={b} password={hu sh\nretries=3", "a={b} password=***\nretries=3"),
+        ('"secret": {"hu": "sh"', '"secret": ***'),
+        ('"secret": {\n"hu": "sh"\n} and more', '"secret": *** and more'),
+    ],
+)
+def test_a_brace_of_a_text_that_was_cut_hides_the_rest_of_its_line(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
 
 
 def redacted_by_spark(name: str, value: str) -> bool:
