@@ -116,14 +116,15 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def placed(error: BaseException) -> str:
-    """The exception and its place in the user's code, on one line."""
+    """The exception and its place in the user's code, on one line. Secrets in its text are masked: the sentence goes wherever the run is seen."""
     frames = own_frames(error)
     place = (
         f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name}, in {frames[-1].name})"
         if frames
         else ""
     )
-    what = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split()) + _fields_there(error)
+    said = without_secrets(str(error))
+    what = " ".join(f"{type(error).__name__}: {said}".rstrip(": ").split()) + _fields_there(error)
     return (what if len(what) <= MOST_SHOWN else f"{what[: MOST_SHOWN - 3]}...") + place
 
 

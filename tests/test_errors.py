@@ -97,6 +97,12 @@ def test_a_field_that_a_row_lacks_is_told_with_those_that_it_has(value: Any, tol
     assert placed(found.value).partition(" (line ")[0] == f"AttributeError: {found.value}{told}"
 
 
+def test_the_sentence_of_an_exception_has_no_password() -> None:
+    error = ConnectionError("cannot reach postgresql://etl:hush@db.internal/orders " + "x" * 600)
+    assert placed(error).startswith("ConnectionError: cannot reach postgresql://etl:***@db.internal/orders x")
+    assert placed(ConnectionError("password='hu\nsh'")) == "ConnectionError: password=***"
+
+
 def test_an_error_without_code_of_the_user_has_no_frames() -> None:
     assert user_frames(StateflowError("the store is away")) == ""
 

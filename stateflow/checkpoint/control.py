@@ -17,6 +17,7 @@ from stateflow.errors import BusyError, NotFoundError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, Owner, decode, encode
 from stateflow.logs import waiting
+from stateflow.masking import without_secrets
 from stateflow.storage.store import Store
 
 
@@ -128,7 +129,12 @@ def beat(store: Store, layout: JobLayout, heartbeat: Heartbeat) -> None:
 
 
 def read_heartbeat(store: Store, layout: JobLayout, epoch: int) -> Heartbeat | None:
-    return _read(store, layout.heartbeat(epoch), Heartbeat)
+    """Without secrets in how the run ended: whoever sees the job reads that, and older runs have written it as it was raised."""
+    heartbeat = _read(store, layout.heartbeat(epoch), Heartbeat)
+    if heartbeat is None or heartbeat.outcome is None or not heartbeat.outcome.error:
+        return heartbeat
+    shown = msgspec.structs.replace(heartbeat.outcome, error=without_secrets(heartbeat.outcome.error))
+    return msgspec.structs.replace(heartbeat, outcome=shown)
 
 
 def note_look(store: Store, layout: JobLayout, at: Micros) -> None:

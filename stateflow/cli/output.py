@@ -22,6 +22,7 @@ from rich.text import Text
 
 from stateflow.cli.text import harmless, number, size
 from stateflow.errors import StateflowError, frames_beside, user_frames
+from stateflow.masking import without_secrets
 
 WIDE = 200
 """Columns of a table that goes into a pipe: nothing there should be cut off."""
@@ -160,9 +161,9 @@ class ConsoleOutput(CommandOutput):
         self.log(text)
 
     def error(self, error: Exception, code: int) -> None:
-        text = str(error)
+        text = without_secrets(str(error))
         if not isinstance(error, StateflowError):
-            text = f"{type(error).__name__}: {error} (not expected: --debug shows where)"
+            text = f"{type(error).__name__}: {text} (not expected: --debug shows where)"
         if frames := frames_beside(error):
             self.log(f"in the pipeline's own code:\n{frames}")
         self._err.print(f"[bold red]stateflow:[/] {_cell(text)}", soft_wrap=True)
@@ -185,7 +186,7 @@ class JsonOutput(CommandOutput):
         pass
 
     def error(self, error: Exception, code: int) -> None:
-        body = {"type": type(error).__name__, "message": str(error), "exit_code": code}
+        body = {"type": type(error).__name__, "message": without_secrets(str(error)), "exit_code": code}
         if frames := user_frames(error):
             body["frames"] = frames
         sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")

@@ -14,6 +14,7 @@ from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.errors import FencedError, StateflowError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
+from stateflow.masking import without_secrets
 from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -142,4 +143,4 @@ class Heart(threading.Thread):
 
 def _failed(error: BaseException) -> RunOutcome:
     code = error.exit_code if isinstance(error, StateflowError) else 1
-    return RunOutcome(exit_code=code, error=str(error) or type(error).__name__)
+    return RunOutcome(exit_code=code, error=without_secrets(str(error)) or type(error).__name__)

@@ -57,6 +57,17 @@ def test_every_error_has_its_code(
     }
 
 
+@pytest.mark.parametrize("kind", [errors.UserCodeError, ConnectionError])
+def test_no_sentence_of_an_error_has_its_password(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    arguments = raising(monkeypatch, root, kind("cannot reach postgresql://etl:hush@db.internal/orders"))
+    for form in ("text", "json"):
+        said = command(*arguments, "-o", form)
+        assert "cannot reach postgresql://etl:***@db.internal/orders" in said.err
+        assert "hush" not in said.err
+
+
 def test_ctrl_c_is_told_without_a_stack_trace(
     command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

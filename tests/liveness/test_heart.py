@@ -9,13 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from stateflow.checkpoint import scheduled
-from stateflow.checkpoint.control import KILLED, Heartbeat, StopRequest, beat, read_heartbeat, request_stop
+from stateflow.checkpoint.control import (
+    KILLED,
+    Heartbeat,
+    RunOutcome,
+    StopRequest,
+    beat,
+    read_heartbeat,
+    request_stop,
+)
 from stateflow.cli.run import AnnouncedStop
 from stateflow.format.records import Owner
+from stateflow.jobs.job import Job
 from stateflow.liveness.heart import Heart
+from stateflow.observe.health import health_of
 from tests.jobs.made import MadeJob
 
 TASK = Owner("r", dag_run="dag/1", task="run")
@@ -147,3 +158,25 @@ def test_a_run_that_has_nothing_to_decide_learns_all_the_same_that_it_was_taken_
         newer = job.begin("newer")
         assert stop.wait(10)
     assert f"epoch {newer.epoch} is newer" in str(heart.fenced)
+
+
+def test_how_a_run_failed_is_written_and_read_without_its_password(tmp_path: Path) -> None:
+    job = MadeJob(tmp_path)
+    url, shown = "postgresql://etl:hush@db.internal/orders", "postgresql://etl:***@db.internal/orders"
+    with (
+        suppress(ConnectionError),
+        Heart(job.store, job.layout, TASK, 0.05, threading.Event()) as heart,
+    ):
+        heart.begin(job.writer.epoch)
+        raise ConnectionError(f"cannot reach {url}")
+    written = job.store.read(job.layout.heartbeat(job.writer.epoch))
+    assert shown.encode() in written
+    assert b"hush" not in written
+    ended = read_heartbeat(job.store, job.layout, job.writer.epoch)
+    assert ended is not None
+    older = replace(ended, outcome=RunOutcome(exit_code=1, error=f"cannot reach {url}"))
+    beat(job.store, job.layout, older)
+    assert b"hush" in job.store.read(job.layout.heartbeat(job.writer.epoch))
+    status = Job(str(tmp_path), "orders").status()
+    assert status.outcome["error"] == f"cannot reach {shown}"
+    assert shown in health_of(status, time.time_ns() // 1000, None).reason
