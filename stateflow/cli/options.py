@@ -220,6 +220,7 @@ def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
     def called(
         context: typer.Context, output: CommandOutput, debug: bool, root: str | None = None, **given: Any
     ) -> None:
+        output.root = root
         _refuse_empty(context)
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})

@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from stateflow.cli.text import harmless, number, size
+from stateflow.cli.text import advised, harmless, number, size
 from stateflow.errors import StateflowError, frames_beside, user_frames
 from stateflow.masking import without_secrets
 
@@ -64,6 +64,8 @@ class CommandOutput(ABC):
 
     def __init__(self) -> None:
         self._err = _console(sys.stderr, stderr=True)
+        self.root: str | None = None
+        """The checkpoint root, if it was typed: commands that the output advises have it, too."""
 
     @abstractmethod
     def answer(self, body: Any, *pieces: Piece, note: str = "") -> None:
@@ -87,7 +89,7 @@ class CommandOutput(ABC):
 
     def log(self, text: str) -> None:
         """A line on stderr: progress, a warning, or another problem."""
-        self._err.print(harmless(text), markup=False, soft_wrap=True)
+        self._err.print(harmless(advised(text, self.root)), markup=False, soft_wrap=True)
 
     @property
     def interactive(self) -> bool:
@@ -149,7 +151,7 @@ class ConsoleOutput(CommandOutput):
         for piece in pieces:
             match piece:
                 case str():
-                    self._out.print(harmless(piece), markup=False, soft_wrap=True)
+                    self._out.print(harmless(advised(piece, self.root)), markup=False, soft_wrap=True)
                 case Heading(text):
                     self._out.print(f"\n[bold]{_cell(text)}[/]")
                 case Facts(pairs):
@@ -161,7 +163,7 @@ class ConsoleOutput(CommandOutput):
         self.log(text)
 
     def error(self, error: Exception, code: int) -> None:
-        text = without_secrets(str(error))
+        text = advised(without_secrets(str(error)), self.root)
         if not isinstance(error, StateflowError):
             text = f"{type(error).__name__}: {text} (not expected: --debug shows where)"
         if frames := frames_beside(error):
@@ -186,7 +188,11 @@ class JsonOutput(CommandOutput):
         pass
 
     def error(self, error: Exception, code: int) -> None:
-        body = {"type": type(error).__name__, "message": without_secrets(str(error)), "exit_code": code}
+        body = {
+            "type": type(error).__name__,
+            "message": advised(without_secrets(str(error)), self.root),
+            "exit_code": code,
+        }
         if frames := user_frames(error):
             body["frames"] = frames
         sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")

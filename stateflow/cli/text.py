@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
+from stateflow.masking import without_secrets
 from stateflow.quantities import several
 from stateflow.quantities import size_text as size
 from stateflow.quantities import time_text as moment
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ADVISED = re.compile(r"`(stateflow (?!host\b|package\b|trust\b)[a-z][^`\n]*)`")
+"""A command of stateflow that takes a checkpoint root."""
 
-__all__ = ["amount", "harmless", "in_json", "moment", "number", "seconds", "several", "size"]
+__all__ = ["advised", "amount", "harmless", "in_json", "moment", "number", "seconds", "several", "size"]
 
 
 def harmless(value: object) -> str:
     """Without what a terminal obeys: notes and names may be somebody else's."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value))
+
+
+def advised(text: str, root: str | None) -> str:
+    """The text, with the checkpoint root that was typed in each command that it advises: pasted without it, the command would be carried
+    out in the root of the environment."""
+    if root is None:
+        return text
+    typed = f" --checkpoint-dir {shlex.quote(without_secrets(root))}"
+    return _ADVISED.sub(
+        lambda found: found[0] if "--checkpoint-dir" in found[1] else f"`{found[1]}{typed}`", text
+    )
 
 
 def in_json(value: Any) -> str:

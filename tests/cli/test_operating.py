@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from stateflow.checkpoint.control import stop_requested
 from tests.cli.conftest import Command
@@ -175,14 +178,33 @@ def test_gc_says_what_would_go_and_why_and_deletes_nothing(command: Command, roo
     assert files_of(root) == before
     text = command(*arguments)
     assert "subsumed" in text.out
-    assert "`stateflow gc orders --retained 2 --yes`" in text.err
+    assert f"`stateflow gc orders --retained 2 --yes --checkpoint-dir {root}`" in text.err
     for given, typed in (
         (("--age", "7 days"), "--age '7 days'"),
         (("--retention", "daily for 9 days"), "--retention 'daily for 9 days'"),
     ):
         other = command("gc", "orders", *given, "--checkpoint-dir", root)
-        assert f"`stateflow gc orders {typed} --yes`" in other.err, other.err
+        assert f"`stateflow gc orders {typed} --yes --checkpoint-dir {root}`" in other.err, other.err
     assert re.search(r"deleted \d+ claims, control files", command(*arguments, "--yes").out)
+
+
+def test_a_command_that_is_advised_is_of_the_root_that_was_typed(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pasted, it would otherwise delete in the root of the environment."""
+    other = root.with_name("other root")
+    crowded(root)
+    crowded(other)
+    monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", str(root))
+    before = files_of(root)
+    text = command("gc", "orders", "--retained", "2", "--checkpoint-dir", other).err
+    pasted = shlex.split(text.partition("`stateflow ")[2].partition("`")[0])
+    assert command(*pasted).out.startswith("deleted ")
+    assert files_of(root) == before
+    assert "`stateflow gc orders --retained 2 --yes`" in command("gc", "orders", "--retained", "2").err
+    for form in ("text", "json"):  # an error of the library, which does not know what was typed
+        gone = command("gc", "orders", "--release", "x", "--checkpoint-dir", other, "-o", form).err
+        assert f"`stateflow show orders -o json --checkpoint-dir '{other}'`" in gone
 
 
 def test_gc_with_yes_deletes_exactly_that(command: Command, root: Path) -> None:
