@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 
 def main() -> None:
     """The console script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # as with `>&-`: nobody wants to read it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if (code := on_host(sys.argv[1:])) is not None:
         sys.exit(code)
     from stateflow.cli.main import app

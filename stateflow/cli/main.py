@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -37,7 +36,7 @@ from stateflow.cli import (
     verify,
 )
 from stateflow.cli.options import debug_of, output_of
-from stateflow.cli.output import ConsoleOutput
+from stateflow.cli.output import ConsoleOutput, leave_unread
 from stateflow.errors import StateflowError, masked_lines
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -96,8 +95,7 @@ class Commands(TyperGroup):
             output_of(ctx).log("stateflow: interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader, such as `head`, has seen enough; Python must not fail on flushing what is left.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            leave_unread(sys.stdout)
             raise typer.Exit(0) from None
         except Exception as error:
             if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "exit_code"):

@@ -6,6 +6,7 @@ A command says what its answer is (a document, and the pieces that a person read
 from __future__ import annotations
 
 import json
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -140,14 +141,20 @@ class ConsoleOutput(CommandOutput):
         self._out = _console(sys.stdout)
 
     def answer(self, body: Any, *pieces: Piece, note: str = "") -> None:
-        self.say(*pieces)
+        self._show(pieces)
         if note:
             self.note(note)
 
     def event(self, body: Any, *pieces: Piece) -> None:
-        self.say(*pieces)
+        self._show(pieces)
 
     def say(self, *pieces: Piece) -> None:
+        try:
+            self._show(pieces)
+        except BrokenPipeError:
+            leave_unread(sys.stdout)  # what the command was called for is still to be done
+
+    def _show(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             match piece:
                 case str():
@@ -201,7 +208,30 @@ class JsonOutput(CommandOutput):
 def _console(stream: TextIO, *, stderr: bool = False) -> Console:
     """Shows texts as they are: `:x:` in the name of a tag is no emoji."""
     width = None if stream.isatty() else WIDE
-    return Console(stderr=stderr, width=width, highlight=False, emoji=False)
+    made = _PipedErrors if stderr else _Piped
+    return made(stderr=stderr, width=width, highlight=False, emoji=False)
+
+
+class _Piped(Console):
+    """A console for stdout. Rich's own would end the process, before the command has acted and with 1, where nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class _PipedErrors(Console):
+    """A console for stderr: that nobody reads what a command says meanwhile ends no command."""
+
+    def on_broken_pipe(self) -> None:
+        leave_unread(sys.stderr)
+
+
+def leave_unread(stream: TextIO) -> None:
+    """Lets all that is written from now on go nowhere: the reader, such as `head`, has seen enough, and Python must not fail on flushing
+    what is left."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _plain(body: Any) -> Any:

@@ -28,6 +28,15 @@ def test_python_m_is_the_command(module: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_command_without_a_place_to_write_to_fails_as_it_would_with_one(closed: str) -> None:
+    words = f"exec {sys.executable} -P -m stateflow show orders --checkpoint-dir /nowhere {closed}"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

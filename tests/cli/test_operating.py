@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.control import stop_requested
+from stateflow.cli.main import app
+from stateflow.jobs.job import Job
 from tests.cli.conftest import Command
 from tests.jobs.made import MadeJob, made_job
+from tests.jobs.queried import queried_job
 
 
 def files_of(root: Path) -> set[str]:
@@ -249,3 +254,27 @@ def test_gc_keeps_what_a_tag_pins(command: Command, root: Path) -> None:
     told = command("gc", "orders", "--retained", "2", "--checkpoint-dir", root, "-o", "json").json
     assert told["kept"]["3"] == "tag before"
     assert "3" not in told["records"]
+
+
+@pytest.mark.parametrize("unread", ["stdout", "stderr"])
+def test_a_command_whose_reader_is_gone_does_what_it_was_called_for(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch, unread: str
+) -> None:
+    """As in `stateflow stop orders --savepoint | head -0`."""
+    job = queried_job(root, 42)
+    shared = ("--checkpoint-dir", str(root))
+
+    def piped(*words: str) -> int:
+        reader, writer = os.pipe()
+        os.close(reader)
+        with monkeypatch.context() as patched, os.fdopen(writer, "w") as stream:
+            patched.setattr(sys, unread, stream)
+            code: int | None = app([*words, *shared], standalone_mode=False)
+        return code or 0
+
+    assert piped("show", "orders") == 0
+    assert piped("stop", "orders", "--savepoint") == 0
+    assert len(command("savepoint", "list", "orders", *shared, "-o", "json").json["savepoints"]) == 1
+    before = job.head().slot
+    assert piped("state", "erase", "orders", "42", "--yes") == 0
+    assert Job(str(root), "orders").status().head != before
