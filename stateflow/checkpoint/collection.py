@@ -7,7 +7,7 @@ needs no lock: runs, makers of pins and other collectors need not know of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -183,9 +183,11 @@ def is_over(log: Log, path: str) -> bool:
     return any(r.epoch > epoch or (r.epoch == epoch and r.slot > slot) for r in log.chain)
 
 
-def inspect(store: Store, layout: JobLayout, retained: Retention | int) -> CollectionPlan:
-    """What `collect` with orphans would delete now. It deletes nothing."""
-    pins, log = _observed(store, layout, None)
+def inspect(
+    store: Store, layout: JobLayout, retained: Retention | int, *, without: Collection[str] = ()
+) -> CollectionPlan:
+    """What `collect` with orphans would delete now, or once the pins `without` are released. It deletes nothing."""
+    pins, log = _observed(store, layout, None, without)
     files, others = _files(store, layout), _others(store, layout)
     return plan(log, pins, retained, files=files, others=others)
 
@@ -285,9 +287,11 @@ def _names(record: Record | None, savepoints: Mapping[str, str]) -> bool:
     return record is not None and any(url in savepoints for url in bases([record]))
 
 
-def _observed(store: Store, layout: JobLayout, cache: BodyCache | None) -> tuple[list[Pin], Log]:
+def _observed(
+    store: Store, layout: JobLayout, cache: BodyCache | None, without: Collection[str] = ()
+) -> tuple[list[Pin], Log]:
     """The pins, and then the log. Raises when a record that a pin keeps is damaged."""
-    pins = list_pins(store, layout, cache=cache)
+    pins = [pin for pin in list_pins(store, layout, cache=cache) if pin.id not in without]
     log, damaged = read_with_pins(store, layout, pins, cache=cache)
     log.require_sound()
     for pin in damaged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +84,7 @@ def gc(
             raise UsageError("--explain deletes nothing and lets nothing go: leave out --yes and --release")
         _explain(call, found, options)
         return
-    _let_go(call, found, release_pin or (), yes=yes)
+    let_go = _let_go(call, found, release_pin or (), yes=yes)
     asked = (options.retained_checkpoints, options.retained_age, options.retention)
 
     def say(report: CollectionReport) -> None:
@@ -98,31 +98,37 @@ def gc(
     )
     words = [job, *(f"{name} {shlex.quote(str(value))}" for name, value in said if value is not None)]
     words += [f"--release {shlex.quote(pin)}" for pin in release_pin or ()]
-    _report(
-        call, job, clean_up(found, *asked, delete=yes, collected=say), f"stateflow gc {' '.join(words)} --yes"
-    )
+    cleaned = clean_up(found, *asked, delete=yes, without=let_go, collected=say)
+    _report(call, job, cleaned, f"stateflow gc {' '.join(words)} --yes", let_go)
 
 
-def _let_go(call: Invocation, job: Job, pins: Sequence[str], *, yes: bool) -> None:
-    """Pins and forks of processes that are gone, and the pins that are named."""
+def _let_go(call: Invocation, job: Job, named: Sequence[str], *, yes: bool) -> set[str]:
+    """Pins and forks of processes that are gone, and the pins that are named. Gives the ids of the pins."""
     from stateflow.checkpoint.pins import list_pins, release
-    from stateflow.liveness.stale_pins import release_stale
+    from stateflow.checkpoint.process import this_process
+    from stateflow.liveness.stale_pins import stale
     from stateflow.replay.fork import sweep
 
-    for pin in release_stale(job.store, job.layout) if yes else ():
-        call.output.log(f"let go of checkpoint {pin.slot}: {pin.kind} of a process that is gone")
-    for pin_id in pins:
-        if pin_id not in {pin.id for pin in list_pins(job.store, job.layout)}:
-            raise NotFoundError(
-                f"job {job.name!r} has no pin {pin_id}: `stateflow show {job.name} -o json` lists them"
-            )
-        if yes:
+    pins = list_pins(job.store, job.layout)
+    if unknown := next((each for each in named if each not in {pin.id for pin in pins}), ""):
+        raise NotFoundError(
+            f"job {job.name!r} has no pin {unknown}: `stateflow show {job.name} -o json` lists them"
+        )
+    gone = stale(pins, this_process())
+    for pin in gone:
+        call.output.log(
+            f"{'let' if yes else 'would let'} go of checkpoint {pin.slot}: {pin.kind} of a process that is gone"
+        )
+    let_go = {*named, *(pin.id for pin in gone)}
+    if yes:
+        for pin_id in sorted(let_go):
             release(job.store, job.layout, pin_id)
-    for fork in sweep(job.store) if yes else ():
-        call.output.log(f"deleted {fork}: a replay that is gone has left it")
+        for fork in sweep(job.store):
+            call.output.log(f"deleted {fork}: a replay that is gone has left it")
+    return let_go
 
 
-def _report(call: Invocation, job: str, cleaned: CleanUp, deletes: str) -> None:
+def _report(call: Invocation, job: str, cleaned: CleanUp, deletes: str, let_go: Collection[str]) -> None:
     plan, done = cleaned.plan, cleaned.done
     body = {
         "job": job,
@@ -139,7 +145,7 @@ def _report(call: Invocation, job: str, cleaned: CleanUp, deletes: str) -> None:
         "undisposed": done.undisposed if done else {},
     }
     if done is None:
-        empty = plan.empty and not cleaned.expired and not cleaned.unfinished
+        empty = plan.empty and not (cleaned.expired or cleaned.unfinished or let_go)
         again = "" if empty else f"Nothing was deleted. `{deletes}` does it."
         nothing = ["nothing to collect"] if empty else []
         call.output.answer(body, _table(cleaned), *nothing, note=again)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -51,16 +51,21 @@ def clean_up(
     *,
     delete: bool,
     savepoints: bool = True,
+    without: Collection[str] = (),
     collected: Callable[[CollectionReport], object] = lambda report: None,
 ) -> CleanUp:
-    """Safe beside runs, and each deletion can be repeated. `collected` hears of the checkpoints before savepoints go, which may fail."""
-    plan = job.garbage(retained, age, rule)
+    """Safe beside runs, and each deletion can be repeated. `collected` hears of the checkpoints before savepoints go, which may fail.
+
+    A plan is made as if the pins `without` were released; what deletes takes the pins as they are.
+    """
+    without = () if delete else without
+    plan = job.garbage(retained, age, rule, without=without)
     done = job.collect(retained, age, rule) if delete else None
     if done is not None:
         collected(done)
     if not savepoints:
         return CleanUp(plan, done, (), (), {})
     if not delete:
-        return CleanUp(plan, done, expired_savepoints(job), unfinished_savepoints(job), {})
+        return CleanUp(plan, done, expired_savepoints(job), unfinished_savepoints(job, without), {})
     over, halves = dispose_expired(job), dispose_unfinished(job)
     return CleanUp(plan, done, list(over), list(halves), {**over, **halves})

@@ -7,7 +7,7 @@ DAG files load this module and must start fast.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -610,11 +610,14 @@ class Job(JobHandle):
         retained: int = COLLECTED_RETAINED,
         age: timedelta = timedelta(0),
         rule: RetentionRule = NO_RULE,
+        *,
+        without: Collection[str] = (),
     ) -> CollectionPlan:
-        """What `collect` would delete now, what it would keep, and why."""
+        """What `collect` would delete now, or once the pins with the ids `without` are released, what it would keep, and why."""
         if not self.exists:
             raise self.unknown()
-        return inspect(self.store, self.layout, Retention.of_rule(retained, age, rule, self.clock()))
+        retention = Retention.of_rule(retained, age, rule, self.clock())
+        return inspect(self.store, self.layout, retention, without=without)
 
     def collect(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -227,14 +227,15 @@ def dispose_expired(job: JobHandle) -> dict[str, int]:
     return _dispose(job, _expired(job))
 
 
-def unfinished_savepoints(job: JobHandle) -> list[str]:
+def unfinished_savepoints(job: JobHandle, without: Collection[str] = ()) -> list[str]:
     """URLs in the job's root where the making or the disposal of a savepoint was cut off. Nothing there is visible.
 
     Empty while somebody makes a savepoint: its maker holds a pin from before the first file until after `_metadata`. That
-    is why it lists the folders before the pins, and again after them.
+    is why it lists the folders before the pins, and again after them. The pins `without` count as released.
     """
     before = unfinished(job.store, job.name)
-    if not before or any(pin.kind == "savepoint" for pin in list_pins(job.store, job.layout)):
+    pins = (pin for pin in list_pins(job.store, job.layout) if pin.id not in without)
+    if not before or any(pin.kind == "savepoint" for pin in pins):
         return []
     return [f"{job.store.url}/{path}" for path in unfinished(job.store, job.name) if path in before]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.control import stop_requested
+from stateflow.checkpoint.pins import list_pins, pin
+from stateflow.checkpoint.process import this_process
 from stateflow.cli.main import app
+from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.cli.conftest import Command
 from tests.jobs.made import MadeJob, made_job
@@ -247,6 +252,45 @@ def test_an_option_counts_that_has_an_argument_of_its_own_which_was_not_given(tm
     assert parallelism(given, parallelism=4) == (4, "the command line (--parallelism)")
     assert configured(None, ["checkpoint-dir=/a"]).checkpoint_dir == "/a"
     assert configured("/b", ["checkpoint-dir=/a"]).checkpoint_dir == "/b"
+
+
+def test_gc_plans_without_the_pins_that_it_would_let_go(command: Command, root: Path) -> None:
+    job = crowded(root)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+
+    def held(slot: int, host: str) -> str:
+        owner = Owner(run=host, host=host, pid=ended.pid, pid_scope=this_process().pid_scope)
+        made = pin(job.store, job.layout, slot, kind="reader", owner=owner, ids=job.ids, clock=job.clock)
+        return made.id
+
+    dead, far = held(3, socket.gethostname()), held(4, "far")
+    gc = ("gc", "orders", "--retained", "2", "--checkpoint-dir", root, "-o", "json")
+    assert {"3", "4"} & command(*gc).json["records"].keys() == {"3"}
+    gc += ("--release", far, "--release", dead)  # the second is gone anyway
+    said = command(*gc)
+    assert {"3", "4"} <= said.json["records"].keys()
+    assert "would let go of checkpoint 3: reader of a process that is gone" in said.err
+    assert {each.id for each in list_pins(job.store, job.layout)} == {dead, far}
+    done = command(*gc, "--yes")
+    assert done.code == 0, done.err
+    assert done.json["records"] == said.json["records"]
+    assert done.json["files"] == said.json["files"]
+    assert not list_pins(job.store, job.layout)
+
+
+def test_gc_with_nothing_but_a_pin_to_let_go_does_not_say_that_there_is_nothing(
+    command: Command, root: Path
+) -> None:
+    job = made_job(root)
+    owner = Owner(run="far", host="far", pid=1)
+    slot = job.head().slot
+    made = pin(job.store, job.layout, slot, kind="reader", owner=owner, ids=job.ids, clock=job.clock)
+    gc = ("gc", "orders", "--checkpoint-dir", root)
+    assert "nothing to collect" in command(*gc).out
+    said = command(*gc, "--release", made.id)
+    assert "nothing to collect" not in said.out
+    assert f"`stateflow gc orders --release {made.id} --yes --checkpoint-dir {root}`" in said.err
 
 
 def test_gc_keeps_what_a_tag_pins(command: Command, root: Path) -> None:
