@@ -26,6 +26,8 @@ def tag(
     note: Note = "",
 ) -> None:
     """Names a checkpoint and keeps it from being collected; copies nothing."""
+    if remove:
+        call.refuse_beside("of a tag that goes: leave out --remove", "checkpoint", "note")
     found = call.job(job)
     if remove:
         slot = found.untag(name)

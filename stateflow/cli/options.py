@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, get_type_hints
@@ -177,6 +177,8 @@ class Invocation:
     output: CommandOutput
     root: str | None
     debug: bool
+    typed: Mapping[str, str] = field(default_factory=dict)
+    """The options that were typed, by the names of their arguments: how they are spelt."""
 
     def options(
         self,
@@ -185,6 +187,12 @@ class Invocation:
         **named: Any,
     ) -> Options:
         return configured(self.root, settings, debug=self.debug, untrusted=untrusted, **named)
+
+    def refuse_beside(self, reason: str, *names: str) -> None:
+        """UsageError if one of the options was typed, which says nothing for this `reason`: who typed it means something by it."""
+        for name in names:
+            if (option := self.typed.get(name)) is not None:
+                raise UsageError(f"{option} would say nothing {reason}, or leave {option} out")
 
     def job(self, name: str) -> Job:
         return job_of(self.options(), name)
@@ -224,12 +232,22 @@ def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
         _refuse_empty(context)
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        function(Invocation(output, root, debug), **given)  # type: ignore[call-arg]
+        function(Invocation(output, root, debug, _typed(context)), **given)  # type: ignore[call-arg]
 
     # What typer reads.
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in parameters}
     return called
+
+
+def _typed(context: typer.Context) -> dict[str, str]:
+    return {
+        option.name: option.opts[0]
+        for option in context.command.params
+        if option.name is not None
+        and (source := context.get_parameter_source(option.name)) is not None
+        and source.name == "COMMANDLINE"
+    }
 
 
 def _refuse_empty(context: typer.Context) -> None:

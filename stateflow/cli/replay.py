@@ -105,6 +105,8 @@ def replay(
     from stateflow.replay.listing import listing
 
     arguments.refuse_unclear()
+    if not arguments.keep:
+        call.refuse_beside("without a report that stays: give --keep NAME", "note")
     options = call.options(arguments.option)
     loaded = pipeline.load()
     name, limit = arguments.job or loaded.pipeline.name, arguments.max_changed

@@ -81,6 +81,10 @@ def create(
     from stateflow.quantities import size as bytes_of
 
     wanted = kind_of(kind)
+    if wanted == "native":
+        call.refuse_beside("of a native savepoint: give --type canonical", "split_size")
+    else:
+        call.refuse_beside("of a canonical savepoint: give --type native", "max_files")
     options = call.options(option)
     found = job_of(options, job)
     # Said at once, not by a detached process: an unknown job, a checkpoint that is not there, what cannot be read.

@@ -66,6 +66,7 @@ def export(
 
     options = call.options(option)
     if "/" in job:
+        call.refuse_beside("of a savepoint, which is one snapshot: name a job", "checkpoint")
         snapshot = savepoint_at(job, options)
     else:
         snapshot = checkpoint_of(job, checkpoint, options)
@@ -136,6 +137,8 @@ def import_(
     from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
+    if not like or "/" in like:
+        call.refuse_beside("without a job that it is of: give --like JOB", "checkpoint")
     options = call.options(option)
     loaded = load_pipeline(file, Path.cwd())
     by_value([loaded.module])

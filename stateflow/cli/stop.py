@@ -38,6 +38,10 @@ def stop(
     note: Annotated[str, flag("--note", help="Why: the run reports it.")] = "",
 ) -> None:
     """Asks the job's run to end after the batch it is in; with --savepoint also when it has ended long ago."""
+    if not savepoint:
+        call.refuse_beside("without a savepoint: give --savepoint", "to", "kind")
+        if not wait:
+            call.refuse_beside("where nobody waits: give --wait or --savepoint", "timeout")
     wanted = kind_of(kind)
     options = call.options()
     found = job_of(options, job)

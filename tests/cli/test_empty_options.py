@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from stateflow.cli.main import app
 from tests.cli.conftest import Command
-from tests.jobs.made import MadeJob
+from tests.jobs.made import ORDERS, MadeJob, made_job
 
 MAY_BE_EMPTY = {"--note", "--revision", "--dag-run", "--task", "--map-key", "--namespace"}
 OTHERS = {
@@ -92,3 +92,48 @@ def test_an_empty_note_is_none(command: Command, root: Path) -> None:
     MadeJob(root).batch()
     words = ("tag", "orders", "v1", "--note", "", "--checkpoint-dir", root)
     assert command(*words).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "partner"),
+    [
+        (("stop", "orders", "--to", "x"), "--to", "--savepoint"),
+        (("stop", "orders", "--type", "canonical"), "--type", "--savepoint"),
+        (("stop", "orders", "--type", "native", "--wait"), "--type", "--savepoint"),
+        (("stop", "orders", "--timeout", "5"), "--timeout", "--wait or --savepoint"),
+        (("tag", "orders", "v1", "--remove", "--checkpoint", "3"), "--checkpoint", "--remove"),
+        (("tag", "orders", "v1", "--remove", "--note", "why"), "--note", "--remove"),
+        (("savepoint", "create", "orders", "--split-size", "1 MB"), "--split-size", "--type canonical"),
+        (
+            ("savepoint", "create", "orders", "--type", "canonical", "--max-files", "3"),
+            "--max-files",
+            "--type native",
+        ),
+        (
+            ("state", "export", "./x", "balance", "total", "--to", "y", "--checkpoint", "3"),
+            "--checkpoint",
+            "name a job",
+        ),
+        (
+            ("state", "import", ORDERS, "--to", "x", "--table", "a.b=c", "--checkpoint", "3"),
+            "--checkpoint",
+            "--like JOB",
+        ),
+        (("replay", ORDERS, "--last", "1", "--note", "why"), "--note", "--keep NAME"),
+    ],
+)
+def test_an_option_that_says_nothing_without_another_is_refused(
+    command: Command, root: Path, words: tuple[object, ...], option: str, partner: str
+) -> None:
+    made_job(root)
+    said = command(*words, "--checkpoint-dir", root)
+    assert (said.code, said.out) == (2, ""), said.err
+    assert f"{option} would say nothing" in said.err
+    assert partner in said.err
+
+
+def test_an_option_with_its_partner_is_taken(command: Command, root: Path) -> None:
+    made_job(root)
+    for words in (("--wait", "--timeout", "5"), ("--savepoint", "--timeout", "5", "--type", "native")):
+        said = command("stop", "orders", *words, "--checkpoint-dir", root)
+        assert said.code == 0, said.err

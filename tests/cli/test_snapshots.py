@@ -409,7 +409,7 @@ def test_a_damaged_savepoint_is_told_with_what_is_left_to_do(
             "--expires: '7' is not a duration",
         ),
         (
-            ("savepoint", "create", "orders", "--detach", "--split-size", "big"),
+            ("savepoint", "create", "orders", "--detach", "--type", "canonical", "--split-size", "big"),
             2,
             "--split-size: 'big' is not",
         ),
