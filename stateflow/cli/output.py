@@ -9,9 +9,11 @@ import json
 import os
 import sys
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
+from math import isfinite
 from typing import Any, TextIO
 
 import rich.table
@@ -242,6 +244,10 @@ def _plain(body: Any) -> Any:
         return {str(name): _plain(value) for name, value in body.items()}
     if isinstance(body, list | tuple | set | frozenset):
         return [_plain(value) for value in body]
+    if isinstance(body, bytes | bytearray):
+        return b64encode(body).decode()
+    if isinstance(body, float) and not isfinite(body):
+        return "NaN" if body != body else "Infinity" if body > 0 else "-Infinity"
     if isinstance(body, str | int | float | bool) or body is None:
         return body
     return str(body)

@@ -143,3 +143,14 @@ def test_only_the_output_knows_how_to_print(file: Path) -> None:
             assert ast.unparse(node.func) not in ("print", "sys.stdout.write", "sys.stderr.write"), (
                 f"line {node.lineno}"
             )
+
+
+def test_what_json_does_not_know_is_as_in_every_other_answer(capsys: Captured) -> None:
+    row = {"mean": float("nan"), "most": float("inf"), "least": float("-inf"), "body": b"\x00\xff"}
+    JsonOutput().event({"rows": [row]})
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found == {"rows": [{"mean": "NaN", "most": "Infinity", "least": "-Infinity", "body": "AP8="}]}
