@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -36,8 +37,8 @@ from stateflow.cli import (
     verify,
 )
 from stateflow.cli.options import debug_of, output_of
-from stateflow.cli.output import ConsoleOutput, leave_unread
-from stateflow.errors import StateflowError, masked_lines
+from stateflow.cli.output import ConsoleOutput, JsonOutput, leave_unread
+from stateflow.errors import StateflowError, UsageError, masked_lines
 
 INTERRUPTED, TERMINATED = 130, 143
 """The exit codes that a shell expects after Ctrl-C and SIGTERM."""
@@ -50,6 +51,11 @@ OTHER_WORDS = {
     **dict.fromkeys(("rollback", "revert"), "restore"),
 }
 """Commands by what other tools call them. The nearest spelling would be another command."""
+
+
+_WORDS = "stateflow.words"
+"""Where a context keeps what was typed behind `stateflow`."""
+_IN_JSON = frozenset({("-o", "json"), ("--output", "json"), "-ojson", "--output=json"})
 
 
 class Terminated(KeyboardInterrupt):
@@ -77,6 +83,7 @@ class Commands(TyperGroup):
     """Turns errors into one sentence on stderr and the exit code that a scheduler acts on."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        ctx.meta[_WORDS] = tuple(args)
         if args and (meant := OTHER_WORDS.get(args[0])):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")
         return super().resolve_command(ctx, args)
@@ -100,9 +107,22 @@ class Commands(TyperGroup):
         except Exception as error:
             if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "exit_code"):
                 _say_of_a_negative_number(error)
-                raise  # the command line's own
+                message = getattr(error, "format_message", None)
+                if message is None or not _is_in_json(ctx):
+                    raise  # the command line's own
+                code = getattr(error, "exit_code", UsageError.exit_code)
+                JsonOutput().error(UsageError(message()), code)
+                raise typer.Exit(code) from None
             _report(ctx, error, 1)
             raise typer.Exit(1) from None
+
+
+def _is_in_json(ctx: Any) -> bool:
+    """Whether a program reads the answer. Of a command that does not exist no option was read, and of others perhaps not this one."""
+    if isinstance(output_of(ctx), JsonOutput):
+        return True
+    words = ctx.meta.get(_WORDS, ())
+    return any(two in _IN_JSON for two in pairwise(words)) or any(word in _IN_JSON for word in words)
 
 
 def _say_of_a_negative_number(error: Any) -> None:

@@ -68,6 +68,31 @@ def test_no_sentence_of_an_error_has_its_password(
         assert "hush" not in said.err
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("show", "-o", "json"), "JOB"),
+        (("shwo", "-o", "json"), "shwo"),
+        (("shwo", "--output=json"), "shwo"),
+        (("status", "-o", "json"), "show"),
+        (("state", "exprt", "-o", "json"), "exprt"),
+        (("show", "orders", "--nothing", "-o", "json"), "--nothing"),
+        (("rescale", "orders", "--parallelism", "x", "-o", "json"), "--parallelism"),
+    ],
+)
+def test_a_slip_in_the_command_line_is_json_too_where_json_is_asked_for(
+    command: Command, words: tuple[str, ...], named: str
+) -> None:
+    said = command(*words)
+    assert (said.code, said.out) == (2, "")
+    body = json.loads(said.err)["error"]
+    assert (body["type"], body["exit_code"]) == ("UsageError", 2)
+    assert named in body["message"]
+    assert len(said.err.splitlines()) == 1
+    in_text = command(*(word for word in words if word not in ("-o", "json", "--output=json")))
+    assert (in_text.code, "Usage" in in_text.err) == (2, True)
+
+
 def test_ctrl_c_is_told_without_a_stack_trace(
     command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
