@@ -19,7 +19,7 @@ from stateflow.cli.options import (
     root_of,
 )
 from stateflow.cli.output import Piece, TextTable
-from stateflow.errors import IncompatibleError
+from stateflow.errors import IncompatibleError, NotFoundError
 
 
 @command
@@ -43,9 +43,15 @@ def check(
     loaded = pipeline.load()
     given = pipeline.values
     name = job or loaded.pipeline.name
-    against = "no checkpoint"
+    against, absent = "no checkpoint", ""
     if job is not None or options.checkpoint_dir:
-        place = root_of(options) if job is not None else options.checkpoint_dir
+        place = options.checkpoint_dir
+        try:
+            place = root_of(options)
+        except NotFoundError as error:
+            if job is not None:
+                raise
+            absent = f"nothing was compared, because {error}"
         found = Job(place, name, storage_options=options.storage_options)
         if job is not None:
             found.log()  # a job that was named has to be there
@@ -55,6 +61,7 @@ def check(
             result = checked(counts=by_name(newest_sizes(found, options)[1]))
         slot = result.checkpoint
         against = f"checkpoint {slot} of job {name}" if slot else f"{against}: a new job"
+        result = replace(result, warnings=tuple(filter(None, (absent, *result.warnings))))
     else:
         result = checked_flow(loaded.pipeline.build(given), name, None)
         result = replace(result, warnings=(_nothing_compared(unread_variables()), *result.warnings))

@@ -139,6 +139,20 @@ def test_a_job_that_is_not_there_yet_is_new(command: Command, root: Path, file: 
         assert said.json["operators"][0]["verdict"] == "new"
 
 
+def test_a_root_that_is_not_there_is_told_because_a_slip_in_it_would_pass_every_release(
+    command: Command, root: Path, file: Path
+) -> None:
+    check = ("check", f"{file}:orders", "-p", "input=a", "-p", "output=b", "--checkpoint-dir", root)
+    said = command(*check)
+    assert said.code == 0, "the first run of all makes the root"
+    warning = f"nothing was compared, because the checkpoint root {root} does not exist: check checkpoint_dir"
+    assert f"warning: {warning}" in said.err
+    assert command(*check, "-o", "json").json["warnings"][0].startswith(warning)
+    assert not root.exists()
+    made_job(root, "others")
+    assert "nothing was compared" not in command(*check).err
+
+
 def test_without_a_root_it_says_that_nothing_was_compared(
     command: Command, root: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +423,7 @@ def test_so_is_one_of_rows_that_a_ready_made_operator_puts_out(
 def test_a_column_that_the_local_table_of_a_source_lacks_is_told_with_the_nearest_one(
     command: Command, tmp_path: Path
 ) -> None:
+    (tmp_path / "root").mkdir()
     table, names = tmp_path / "orders", count()
 
     def warnings(schema: str, options: str = "") -> list[str]:
@@ -471,6 +486,7 @@ def joined(flow: sf.Flow) -> None:
 def test_a_table_that_is_not_there_is_told_and_a_run_is_refused_before_spark_starts(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "root").mkdir()
     file = tmp_path / "read.py"
     file.write_text(
         "import stateflow as sf\n"
@@ -497,6 +513,7 @@ def test_a_table_that_is_not_there_is_told_and_a_run_is_refused_before_spark_sta
 def test_a_folder_of_files_that_is_not_there_is_told_before_a_run_fails(
     command: Command, tmp_path: Path
 ) -> None:
+    (tmp_path / "root").mkdir()
     file = tmp_path / "read.py"
     file.write_text(
         "from dataclasses import dataclass\n"

@@ -45,7 +45,7 @@ class Scene:
         }
         self.options: list[str] = ["--option", "local_fsync=false"]
         self._written = 0
-        for name in case.files:
+        for name in (*case.files, "checkpoints"):
             (folder / name).mkdir(parents=True)
 
     @property
