@@ -338,7 +338,7 @@ def test_a_savepoint_that_cannot_be_compared_is_refused(
     refused = typed("diff", "orders", canonical, 7)
     assert refused.code == 2
     assert (
-        "is canonical: it consists of tables; compare it as a table, with `stateflow state export`"
+        "is canonical: it consists of tables; compare it as a table, with `stateflow state export "
         in refused.err
     )
 
