@@ -29,9 +29,14 @@ def advised(text: str, root: str | None) -> str:
     if root is None:
         return text
     typed = f" --checkpoint-dir {shlex.quote(without_secrets(root))}"
-    return _ADVISED.sub(
-        lambda found: found[0] if "--checkpoint-dir" in found[1] else f"`{found[1]}{typed}`", text
-    )
+
+    def with_root(found: re.Match[str]) -> str:
+        if "--checkpoint-dir" in found[1]:
+            return found[0]
+        words, dashes, behind = found[1].partition(" -- ")  # behind them no option is read
+        return f"`{words}{typed}{dashes}{behind}`"
+
+    return _ADVISED.sub(with_root, text)
 
 
 def in_json(value: Any) -> str:

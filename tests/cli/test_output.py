@@ -154,3 +154,12 @@ def test_what_json_does_not_know_is_as_in_every_other_answer(capsys: Captured) -
 
     found = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert found == {"rows": [{"mean": "NaN", "most": "Infinity", "least": "-Infinity", "body": "AP8="}]}
+
+
+def test_a_root_that_was_typed_stands_before_the_dashes_of_an_advised_command(capsys: Captured) -> None:
+    output = ConsoleOutput()
+    output.root = "/a b"
+    output.say("`stateflow query orders balance total -- -5` has it, `stateflow host list` has no root")
+    assert capsys.readouterr().out == (
+        "`stateflow query orders balance total --checkpoint-dir '/a b' -- -5` has it, `stateflow host list` has no root\n"
+    )
