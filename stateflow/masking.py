@@ -73,6 +73,9 @@ _VALUE = re.compile(
 )
 _UNCLOSED = re.compile(r"\{[^\n]*")
 """Braces of a text that was cut."""
+_PROSE = re.compile(r"(?P<words>[A-Za-z]+(?:\s+[A-Za-z]+)?)(?=[\s.,;:)]|$)")
+"""Words, as no password is."""
+_CLASS = re.compile(r"(?:[A-Z][a-z0-9]+){2,}")
 _BEARER = re.compile(r"\b((?i:bearer)\s+)(?=[A-Za-z]*[\d._~+/=-])[\w.~+/=-]{8,}")
 """A token without a name, as in a header. One of letters alone is a word."""
 
@@ -118,9 +121,23 @@ def _without_assigned(text: str) -> str:
         if assignment.start() < at or not is_secret(assignment["name"]):
             continue
         begin = assignment.end()
+        if _is_prose(assignment, text):
+            continue
         # Behind the last brace nothing looks for one: each of many assignments would look through the rest of the text.
         unclosed = _UNCLOSED.match(text, begin) if begin > last_brace else None
         if value := unclosed or _VALUE.match(text, begin):
             parts.append(f"{text[at:begin]}***")
             at = value.end()
     return "".join(parts) + text[at:]
+
+
+def _is_prose(assignment: re.Match[str], text: str) -> bool:
+    """Whether a sentence goes on behind what it is about: a name in quotes, as in `source 'tokens': it has no column`, or the class of an
+    error, as in `ExpiredToken: The provided token has expired`."""
+    said = _PROSE.match(text, assignment.end())
+    if said is None or re.search(r":\s", assignment[0]) is None:
+        return False
+    name, is_class = assignment["name"], _CLASS.fullmatch(assignment["name"]) is not None
+    if " " not in said["words"]:
+        return is_class and name.endswith(("Error", "Exception"))
+    return is_class or assignment[0].removeprefix(name)[0] in "\"'"

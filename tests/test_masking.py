@@ -387,3 +387,21 @@ def test_no_error_of_a_root_quotes_its_password(url: str) -> None:
     with pytest.raises(UsageError) as error:
         file_folder(url) if url.startswith("file") else open_store(url)
     assert "hu" not in str(error.value).replace("such", "")
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "source 'tokens': it has no column 'user'",
+        "column 'password': values are no texts",
+        "ExpiredToken: The provided token has expired",
+        "TokenError: expired",
+    ],
+)
+def test_a_sentence_about_something_that_is_called_like_a_secret_is_left_whole(sentence: str) -> None:
+    assert without_secrets(sentence) == sentence
+
+
+@pytest.mark.parametrize("text", ["'password': letmein", "AccessToken: abcdef", "password: let me in"])
+def test_what_may_be_a_value_is_hidden_all_the_same(text: str) -> None:
+    assert "***" in without_secrets(text)
