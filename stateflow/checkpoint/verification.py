@@ -17,7 +17,7 @@ from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read
 from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
-from stateflow.format.records import FileRef, Pin, Record, SavepointClaim, decode
+from stateflow.format.records import FileRef, Outcome, Pin, Record, SavepointClaim, decode
 from stateflow.format.references import references
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Entry, Store
@@ -72,7 +72,7 @@ def verify(
     sizes = {entry.path: entry.size for entry in listed}
     findings = [
         *unreadable_pin,
-        *_log_findings(log, layout),
+        *_log_findings(store, layout, log),
         *_claim_findings(store, layout, log),
         *(_damaged(layout, pin) for pin in damaged),
         *(
@@ -105,13 +105,12 @@ def verify(
     return findings
 
 
-def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
+def _log_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Finding]:
     for path in log.unreadable:
         parts = slot_of(path)
         yield Finding(
             "error",
-            f"{path} cannot be read: restore it from a copy of the store, or restore the job from a "
-            "savepoint",
+            _newer(store, path) or f"{path} cannot be read: {_way_out(layout, log, path)}",
             path=path,
             slot=parts[0] if parts else None,
         )
@@ -121,7 +120,7 @@ def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"slot {slot} is missing from the chain of job {layout.job!r}, or its outcome is: "
-            "restore the files of its folder from a copy of the store",
+            f"put the files of its folder back from a copy of the store, or {_as_another_job(log)}",
             slot=slot,
         )
     for number, facts in sorted(log.slots.items()):
@@ -146,6 +145,42 @@ def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
                 path=layout.pending(number),
                 slot=number,
             )
+
+
+def _newer(store: Store, path: str) -> str:
+    """Which stateflow reads a record or an outcome that is whole and of a newer format; empty for one that is damaged."""
+    try:
+        decode(store.read(path), Outcome if path.endswith("/_metadata") else Record, path)
+    except IncompatibleError as error:
+        return str(error)
+    except (CorruptError, NotFoundError):
+        return ""
+    return ""
+
+
+def _way_out(layout: JobLayout, log: Log, path: str) -> str:
+    copied = "put it back from a copy of the store, or"
+    outcomes = {layout.metadata(record.slot): record.slot for record in log.pending}
+    if path not in outcomes or log.unreadable != (path,) or log.gaps:
+        return f"{copied} {_as_another_job(log)}"
+    # The record says all that its outputs need, and nothing is complete above it. So it is as if the run had died before it
+    # created the outcome.
+    return (
+        f"{copied}, while no run of the job works, delete it and start the next run, which carries record {outcomes[path]} out "
+        "again, as after a crash"
+    )
+
+
+def _as_another_job(log: Log) -> str:
+    """The way without what the log has lost. Nobody knows what that decided and which output has it, so nothing can follow it: a job
+    of another name goes on, with outputs of its own."""
+    snapshot = (
+        f"checkpoint:{log.checkpoints[-1].slot} --from-job {log.job}" if log.checkpoints else "SAVEPOINT"
+    )
+    return (
+        f"go on under another name with outputs of its own: `stateflow restore NAME PIPELINE --from {snapshot}`; docs/runbooks.md "
+        "(a damaged record) says what they begin with"
+    )
 
 
 def _claim_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from stateflow.checkpoint.claim import living_epochs
 from stateflow.checkpoint.deletion import is_deleted
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.lacks import missing, newest_rows
-from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import history
 from stateflow.compatibility.flows import begins_empty, compare, other_uid
@@ -70,6 +70,8 @@ def make_plan(request: RestoreRequest) -> Plan:
         )
     _refuse_damaged(origin, job)
     log = job.log() if job.exists else None
+    # Refuses here what the claim would refuse after somebody has approved the plan.
+    (log or read_log(job.store, job.layout)).require_sound()
     if request.claim_mode == "claim":
         _refuse_claimed(origin, job, log)
     own = _newest(log)

@@ -8,13 +8,13 @@ import pytest
 from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.names import head_of
 from stateflow.checkpoint.verification import Finding, verify
-from stateflow.errors import NotFoundError
+from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.records import Pin, Record, SourceState, encode
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Store
 from tests.jobs.log import record
 from tests.memory_store import Call, CrashError, MemoryStore
-from tests.protocol.scenario import World, drain, state_files
+from tests.protocol.scenario import World, check, drain, settle, state_files
 from tests.refusals.refusal import refused
 
 
@@ -88,12 +88,58 @@ def test_a_damaged_record_is_named_once(world: World, store: MemoryStore) -> Non
     assert [f for f in findings(world) if f[0] == "error"] == [("error", path)]
 
 
+def test_a_damaged_outcome_of_the_newest_record_may_be_deleted_and_is_made_anew(
+    world: World, store: MemoryStore
+) -> None:
+    top = world.log().chain[-1].slot
+    path = world.layout.metadata(top)
+    store.put(path, b"rubbish")
+    with refused(CorruptError, path, "stateflow verify orders"):
+        world.claim()
+    (finding,) = verify(store, world.layout)
+    assert f"delete it and start the next run, which carries record {top} out again" in finding.text
+    store.delete([path])
+    settle(world)
+    check(world, settled=True)
+    assert world.sinks["left"].rows == list(range(5))
+
+
+def test_nobody_is_told_to_delete_what_others_have_to_know(world: World, store: MemoryStore) -> None:
+    """Of a damaged record the slot would be decided again, and of an outcome below a complete record the log would lack it."""
+    chain = world.log().chain
+    kept = world.log().checkpoints
+    for path, snapshot in (
+        (world.layout.pending(chain[-1].slot), kept[-2].slot),
+        (world.layout.metadata(chain[-2].slot), kept[-1].slot),
+    ):
+        whole = store.read(path)
+        store.put(path, b"rubbish")
+        (text,) = [f.text for f in verify(store, world.layout) if f.severity == "error"]
+        assert path in text
+        assert f"`stateflow restore NAME PIPELINE --from checkpoint:{snapshot} --from-job orders`" in text
+        assert "delete" not in text
+        store.put(path, whole)
+    assert findings(world) == []
+    for path in (world.layout.metadata(chain[-2].slot), world.layout.pending(chain[-1].slot)):
+        store.put(path, b"rubbish")
+    assert not [f for f in verify(store, world.layout) if "delete" in f.text]
+
+
+def test_a_record_of_a_newer_format_is_not_called_damaged(world: World, store: MemoryStore) -> None:
+    path = world.layout.metadata(world.log().chain[-1].slot)
+    store.put(path, store.read(path).replace(b"stateflow 1 ", b"stateflow 2 ", 1))
+    (finding,) = verify(store, world.layout)
+    assert f"{path} was written in format 2 by a newer stateflow" in finding.text
+    assert "delete" not in finding.text
+
+
 def test_a_missing_record_is_named(world: World, store: MemoryStore) -> None:
     slot = world.log().chain[-2].slot
     store.delete([world.layout.pending(slot)])
     errors = [f for f in verify(store, world.layout) if f.severity == "error"]
     assert [f.slot for f in errors] == [slot]
     assert f"slot {slot} is missing from the chain" in errors[0].text
+    assert "`stateflow restore NAME PIPELINE --from checkpoint:" in errors[0].text
 
 
 def test_a_lost_record_is_named_by_what_was_carried_out_from_it(store: MemoryStore) -> None:

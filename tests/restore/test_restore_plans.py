@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 import stateflow as sf
 from stateflow.checkpoint.log import read_epochs
-from stateflow.errors import IncompatibleError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.records import Owner, Record, Savepoint, encode
 from stateflow.format.references import references, with_references
 from stateflow.pipelines.loading import load_pipeline
@@ -649,3 +649,18 @@ def test_a_plan_names_what_newer_code_has_written_and_this_code_does_not_have(
     )
     assert told["totals"].note in str(plan)
     assert [sink.uid for sink in planned(scene, "latest", pipeline=elsewhere).sinks] == ["before"]
+
+
+def test_what_the_claim_would_refuse_is_refused_before_anybody_reads_a_plan(scene: Scene) -> None:
+    job = scene.job("orders")
+    top = job.log().chain[-1].slot
+    url, _ = scene.savepoint("before")
+    job.store.put(job.layout.metadata(top), b"rubbish")
+    for origin in ("latest", url):
+        with refused(CorruptError, job.layout.metadata(top), "stateflow verify orders"):
+            planned(scene, origin)
+    # Another job does not need what is damaged.
+    assert planned(scene, url, {"output": "/data/other"}, into="other").new_job
+    job.store.delete([job.layout.identity])
+    with refused(CorruptError, job.layout.identity, "put it back"):
+        planned(scene, url)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import Options
-from stateflow.errors import DisagreementError, NotFoundError, UsageError
+from stateflow.errors import CorruptError, DisagreementError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.restore.apply import RestoreRun
 from stateflow.restore.planned import RestorePlan
@@ -170,6 +170,31 @@ def test_a_fork_with_copies_ends_as_a_job_from_the_beginning(
     # What another fork finds there is not its copy.
     with pytest.raises(UsageError, match=r"has a table that is not the copy"):
         forking.fork(f"checkpoint:{slot}", "other", output=shared)
+
+
+@pytest.mark.slow
+def test_what_is_advised_of_a_damaged_record_ends_with_the_tables_that_would_have_been(
+    forking: Forking,
+) -> None:
+    job = Job(str(forking.bench.folder / "root"), "orders")
+    slot = job.checkpoints()[-1].slot
+    forking.feed(2, range(2))
+    forking.run("orders")
+    whole, top = forking.tables("orders"), job.checkpoints()[-1].slot
+    job.store.put(job.layout.pending(top), b"rubbish")
+    forking.feed(3, range(1))
+    # The tables have rows of a record that nobody can read: neither a run nor a restore of the job goes on over it.
+    for refusal in (lambda: forking.run("orders"), lambda: forking.fork(f"checkpoint:{slot}", "orders")):
+        with refused(CorruptError, job.layout.pending(top), "stateflow verify orders"):
+            refusal()
+    (finding,) = [finding for finding in job.verify() if finding.severity == "error"]
+    assert f"`stateflow restore NAME PIPELINE --from checkpoint:{slot} --from-job orders`" in finding.text
+    forking.fork(f"checkpoint:{slot}").apply()
+    forking.run("fork")
+    assert forking.tables("orders") == whole
+    log, latest = forking.tables("fork")
+    assert [row for row in log if row in whole[0]] == whole[0], "once, what the damaged record had delivered"
+    assert (len(log), len(latest)) == (len(whole[0]) + 1, len(whole[1])), "and what came since"
 
 
 @pytest.mark.slow
