@@ -22,7 +22,14 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log, list_jobs
 from stateflow.checkpoint.retention import checked_retained
 from stateflow.config.retention_rule import RetentionRule
-from stateflow.errors import BusyError, NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.errors import (
+    BusyError,
+    CorruptError,
+    NotFoundError,
+    StateflowError,
+    UnavailableError,
+    UsageError,
+)
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Outcome, Record
 from stateflow.reading.past_states import KeyOfState
@@ -291,6 +298,8 @@ class Catalog:
         facts = await self.job(conn_id, name)
         deadline = self._begin()
         folder = facts.log.slots.get(slot)
+        if folder is not None and folder.unreadable:
+            raise CorruptError(f"{folder.unreadable[0]} cannot be read: run `stateflow verify {name}`")
         if folder is None or folder.record is None or slot not in facts.standing:
             return facts, None
         entry = await self._entry(conn_id, name, deadline)

@@ -113,7 +113,7 @@ def _unread(job: JobState, known: CacheState[JobFacts]) -> dict[str, Any]:
         "conn_id": job.conn_id,
         "job": job.name,
         "status": "UNREADABLE" if failed else "READING",
-        "health": "blocked" if failed else "new",
+        "health": "unreadable" if failed else "new",
         "reason": _sentence(known.error) or f"job {job.name!r} is being read",
         **dict.fromkeys(
             (
@@ -241,9 +241,8 @@ def millis(micros: int | None) -> int | None:
 
 
 def _unreadable(facts: JobFacts) -> str | None:
-    if not facts.unreadable:
-        return None
-    return f"{facts.unreadable[0]} cannot be read: run `stateflow verify {facts.name}`"
+    damage = facts.status.damage
+    return f"{damage}: run `stateflow verify {facts.name}`" if damage else None
 
 
 def _sentence(error: StateflowError | None) -> str | None:

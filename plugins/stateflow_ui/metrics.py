@@ -43,11 +43,11 @@ class Metric:
 
 ROOT_UP = Metric("stateflow_root_up", "1 when the connection's root can be read, else 0.")
 ROOT_JOBS = Metric("stateflow_root_jobs", "Jobs of the root.")
-READABLE = Metric("stateflow_job_readable", "1 when the job's log could be read, else 0.")
+READABLE = Metric("stateflow_job_readable", "1 when the job's log could be read and is whole, else 0.")
 READ_AT = Metric("stateflow_job_read_timestamp_seconds", "When the job was last read.")
 HEALTH = Metric(
     "stateflow_job_health",
-    "1 for the state that the job is in: ok, new, stale, failed, lost or blocked.",
+    "1 for the state that the job is in: ok, new, stale, failed, lost, blocked or unreadable.",
 )
 RUNNING = Metric("stateflow_job_running", "1 while a run shows that it lives.")
 EPOCH = Metric("stateflow_job_epoch", "Number of the newest run attempt.")
@@ -115,7 +115,9 @@ def page(roots: Sequence[RootState], jobs: Sequence[JobState], now: int, stale: 
     for job in jobs:
         labels = {"conn_id": job.conn_id, LABEL: job.name}
         measured = _measured(job, now, stale)
-        readable = job.facts.error is None and job.facts.value is not None and measured is not None
+        facts = job.facts.value
+        whole = job.facts.error is None and facts is not None and not facts.status.damage
+        readable = whole and measured is not None
         samples[READABLE.name].append((labels, float(readable)))
         for metric, more, value in measured or ():
             samples[metric.name].append(({**labels, **more}, value))

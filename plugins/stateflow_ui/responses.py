@@ -17,6 +17,8 @@ RETRY_AFTER = "2"
 _STATUS: dict[type[StateflowError], int] = {
     errors.UsageError: 400,
     errors.NotFoundError: 404,
+    # Nothing is wrong with the server, and asking again does not help: somebody has to mend what is stored.
+    errors.CorruptError: 409,
     errors.BusyError: 503,
     errors.UnavailableError: 503,
 }

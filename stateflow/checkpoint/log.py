@@ -232,6 +232,15 @@ class Log:
             f"`stateflow checkpoints {self.job}` lists them"
         )
 
+    @property
+    def damage(self) -> str:
+        """What of the log cannot be read, or is missing, as a part of a sentence; empty if nothing is."""
+        if self.unreadable:
+            return f"{self.unreadable[0]} cannot be read"
+        if self.gaps:
+            return f"slot {self.gaps[0]} has no record, although its log starts at {self.floor}"
+        return ""
+
     def require_sound(self) -> None:
         """Raises unless every record that must exist was read. Without them nothing may be decided or deleted."""
         if not self.whole:

@@ -17,7 +17,7 @@ from stateflow.quantities import age_text
 if TYPE_CHECKING:
     from stateflow.observe.status import JobStatus
 
-HealthState = Literal["ok", "stale", "lost", "blocked", "new", "failed"]
+HealthState = Literal["ok", "stale", "lost", "blocked", "new", "failed", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _age(fresh: int, now: int) -> int:
 def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Health:
     """The health of a job. `now` is microseconds since 1970, by the caller's clock. Without `stale_after` no job is stale.
 
-    The worst problem comes first: a lost run needs a new run, whatever else is true.
+    The worst problem comes first: over a damaged log no run goes on, and a lost run needs a new run, whatever else is true.
     """
     fresh = fresh_at(status, now)
     age = None if fresh is None else _age(fresh, now)
@@ -66,6 +66,10 @@ def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Hea
 def _state_and_reason(status: JobStatus, now: int, fresh: int | None, old: bool) -> tuple[HealthState, str]:
     if status.half_deleted:
         return "failed", f"is half deleted: `stateflow delete {status.name} --yes` finishes it"
+    if status.damage:
+        return "unreadable", (
+            f"is damaged: {status.damage}, so nothing of it may be decided or deleted: run `stateflow verify {status.name}`"
+        )
     if status.to_be_restored and status.status != "RUNNING":
         ended = f"failed ({failure})" if (failure := _failure(status)) else "has not come to its end"
         return "failed", (

@@ -154,6 +154,8 @@ class JobStatus:
     """Whether a restore made the job, and has not brought its state."""
     half_deleted: bool = False
     """Whether somebody began to delete the job, and did not come to the end."""
+    damage: str = ""
+    """What of the job's log cannot be read or is missing, as a part of a sentence; empty if nothing is."""
 
 
 def status_of(
@@ -214,6 +216,7 @@ def status_of(
         outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
         to_be_restored=begun_by_restore and head is None and not log.pending and not log.half_deleted,
         half_deleted=bool(log.half_deleted),
+        damage=log.damage,
     )
 
 

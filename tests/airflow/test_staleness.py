@@ -95,6 +95,16 @@ def test_a_damaged_job_hides_no_other(root: Path) -> None:
     assert found["clicks"].state == "stale"
 
 
+@pytest.mark.parametrize("end", ["_metadata", "_pending"])
+def test_a_damaged_record_is_no_record_that_waits_for_the_next_run(root: Path, end: str) -> None:
+    (root / "orders" / "chk-00000003" / end).write_text("no record")
+    found = {one.job: one for one in stale_jobs(2 * HOUR)}["orders"]
+    assert found.state == "unreadable"
+    assert f"orders/chk-00000003/{end} cannot be read" in found.reason
+    assert "run `stateflow verify orders`" in found.reason
+    assert "abandon" not in found.reason
+
+
 def test_a_root_elsewhere_needs_no_connection(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_STATEFLOW_DEFAULT")
     assert [one.job for one in stale_jobs(2 * HOUR, ["clicks"], checkpoint_dir=str(root))] == ["clicks"]

@@ -76,6 +76,10 @@ def judged(stale_after: timedelta | None = AN_HOUR, **changes: object) -> Health
         ({"status": "LOST", "pending": [43]}, "lost"),
         ({"status": "LOST", "over": True}, "lost"),
         ({"pending": [43]}, "blocked"),
+        # No run delivers it over a damaged log.
+        ({"pending": [43], "damage": "orders/chk-00000043/_metadata cannot be read"}, "unreadable"),
+        ({"status": "RUNNING", "damage": "orders/chk-00000041/_pending cannot be read"}, "unreadable"),
+        ({"half_deleted": True, "damage": "orders/chk-00000041/_pending cannot be read"}, "failed"),
         ({"pending": [43], "over": True}, "blocked"),
         # A run that lives carries it out right now, unless it has been at it for too long.
         ({"pending": [43], "status": "RUNNING"}, "ok"),

@@ -90,9 +90,9 @@ def test_all_jobs_of_all_roots(airflow_app: AirflowApp) -> None:
 
 def test_a_job_that_cannot_be_read_hides_no_other(airflow_app: AirflowApp) -> None:
     broken = next(job for job in get(airflow_app, "/stateflow/api/jobs")["jobs"] if job["job"] == "broken")
-    assert (broken["status"], broken["health"]) == ("UNREADABLE", "blocked")
+    assert (broken["status"], broken["health"]) == ("UNREADABLE", "unreadable")
     assert "broken/job is not a stateflow record" in broken["reason"]
-    assert "broken/job is not a stateflow record" in said(airflow_app, JOB.replace("orders", "broken"), 500)
+    assert "broken/job is not a stateflow record" in said(airflow_app, JOB.replace("orders", "broken"), 409)
 
 
 def test_a_root_that_cannot_be_read_says_why_and_the_others_are_there(airflow_app: AirflowApp) -> None:

@@ -21,6 +21,7 @@ from stateflow.observe.timelines import spans
 from stateflow_ui import details, documents, metrics
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.reading_store import ReadingStore
+from stateflow_ui.responses import response_to
 from stateflow_ui.stale_after import StaleAfter
 from tests.jobs.operators import one_shard
 from tests.jobs.records import Made
@@ -163,12 +164,33 @@ def test_a_job_that_no_page_can_show_is_shown_as_broken(store: MemoryStore) -> N
     facts = open_job(catalog, "orders")
     object.__setattr__(facts.status, "last_checkpoint_at", "noon")
     jobs = rows(catalog)
-    assert (jobs["orders"]["status"], jobs["orders"]["health"]) == ("UNREADABLE", "blocked")
+    assert (jobs["orders"]["status"], jobs["orders"]["health"]) == ("UNREADABLE", "unreadable")
     assert "has a value that no page can show" in str(jobs["orders"]["error"])
     assert jobs["clicks"]["head"] == 5
     text = metrics.page(*asyncio.run(catalog.overview()), NOW, StaleAfter(""))
     assert 'stateflow_job_readable{conn_id="main",stateflow_job="orders"} 0' in text
     assert 'stateflow_job_readable{conn_id="main",stateflow_job="clicks"} 1' in text
+
+
+@pytest.mark.parametrize("path", [ORDERS.metadata(5), ORDERS.pending(5)])
+def test_a_damaged_record_is_named_by_the_list_the_metrics_and_its_own_page(
+    store: MemoryStore, path: str
+) -> None:
+    fill(store, Made("orders"), Made("clicks"))
+    store.put(path, b"no record")
+    catalog = catalog_of([root_at(store)], Clock())
+    row = rows(catalog)["orders"]
+    assert row["health"] == "unreadable"
+    assert f"{path} cannot be read" in str(row["reason"])
+    text = metrics.page(*asyncio.run(catalog.overview()), NOW, StaleAfter(""))
+    assert 'stateflow_job_readable{conn_id="main",stateflow_job="orders"} 0' in text
+    assert 'stateflow_job_health{conn_id="main",stateflow_job="orders",state="unreadable"} 1' in text
+    assert 'stateflow_job_readable{conn_id="main",stateflow_job="clicks"} 1' in text
+    with refused(CorruptError, path, "stateflow verify orders") as caught:
+        asyncio.run(catalog.checkpoint("main", "orders", 5))
+    assert isinstance(caught.value, CorruptError)
+    assert response_to(caught.value).status_code == 409
+    assert asyncio.run(catalog.checkpoint("main", "orders", 4))[1] is not None
 
 
 def line(slot: int, based_on: int, kind: str = "checkpoint") -> HistoryLine:

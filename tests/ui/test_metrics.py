@@ -98,7 +98,7 @@ def test_exactly_one_state_of_health_is_on(tmp_path: Path, later: int, bound: st
         for (name, labels), value in found.items()
         if name == "stateflow_job_health"
     }
-    assert set(on) == {"ok", "stale", "lost", "blocked", "new", "failed"}
+    assert set(on) == {"ok", "stale", "lost", "blocked", "new", "failed", "unreadable"}
     assert [name for name, value in on.items() if value] == [expected]
 
 

@@ -6,6 +6,7 @@ const SHAPES = {
   stale: html`<circle cx="8" cy="8" r="6.2" /><path d="M8 4.6V8l2.3 1.6" />`,
   lost: html`<path d="M4 4l8 8M12 4l-8 8" />`,
   blocked: html`<path d="M5.4 1.8h5.2l3.6 3.6v5.2l-3.6 3.6H5.4l-3.6-3.6V5.4z" /><path d="M5 8h6" />`,
+  unreadable: html`<path d="M8 1.8 14.2 8 8 14.2 1.8 8z" /><path d="M8 5v3.6M8 10.8v.2" />`,
   failed: html`<circle cx="8" cy="8" r="6.2" /><path d="M8 4.4v4.4M8 11v.2" />`,
   new: html`<circle cx="8" cy="8" r="6.2" stroke-dasharray="2.6 2.3" />`,
   running: html`<path d="M5 3.4v9.2L12.4 8z" fill="currentColor" />`,

@@ -6,11 +6,12 @@ import { Icon } from "./icons.js";
 
 export const HEALTH = {
   lost: { word: "Lost", rank: 0 },
-  blocked: { word: "Blocked", rank: 1 },
-  failed: { word: "Failed", rank: 2 },
-  stale: { word: "Stale", rank: 3 },
-  new: { word: "New", rank: 4 },
-  ok: { word: "Healthy", rank: 5 },
+  unreadable: { word: "Unreadable", rank: 1 },
+  blocked: { word: "Blocked", rank: 2 },
+  failed: { word: "Failed", rank: 3 },
+  stale: { word: "Stale", rank: 4 },
+  new: { word: "New", rank: 5 },
+  ok: { word: "Healthy", rank: 6 },
 };
 
 export const rankOf = (health) => HEALTH[health]?.rank ?? 9;
