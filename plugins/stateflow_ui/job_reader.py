@@ -111,6 +111,7 @@ class JobReader:
         """NotFoundError when there is no such job (any more)."""
         most = MOST_RECORDS if whole else NEAR_RECORDS
         log = read_log(self.store, self.layout, slots=self._slots, newest=most, listings=_LISTINGS)
+        log.require_identity()
         if log.identity is None:
             raise NotFoundError(f"there is no job {self.layout.job!r} in {self.store.url} (any more)")
         if log.identity.uuid != self._uuid:

@@ -15,7 +15,7 @@ from stateflow.checkpoint.log import Log, SlotCache, list_jobs, read_identity, r
 from stateflow.checkpoint.pins import release
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.statistics import HistoryLine, history
-from stateflow.errors import NotFoundError
+from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
 from stateflow.storage.roots import open_recorded, open_store
@@ -74,7 +74,7 @@ class JobHandle:
         return msgspec.structs.replace(self.acts_as, note=note or self.acts_as.note)
 
     def log(self, slots: SlotCache | None = None) -> Log:
-        """The job's log. NotFoundError when there is no such job."""
+        """The job's log. NotFoundError when there is no such job, CorruptError when it has lost its identity."""
         if not self.exists:
             raise self.unknown()
         return read_log(self.store, self.layout, slots=slots)
@@ -107,8 +107,12 @@ class JobHandle:
                 sleep=self.sleep,
             )
 
-    def unknown(self) -> NotFoundError:
-        """The error for a job that is not there."""
+    def unknown(self) -> NotFoundError | CorruptError:
+        """The error for a job that is not there, or has lost its identity and is not known for that."""
+        try:
+            read_log(self.store, self.layout).require_identity()
+        except CorruptError as lost:
+            return lost
         known = ", ".join(list_jobs(self.store)) or "none"
         return NotFoundError(f"there is no job {self.name!r} in {self.store.url}; its jobs are: {known}")
 

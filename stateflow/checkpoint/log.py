@@ -241,6 +241,14 @@ class Log:
             return f"slot {self.gaps[0]} has no record, although its log starts at {self.floor}"
         return ""
 
+    def require_identity(self) -> None:
+        """CorruptError when the job is there and nobody can say who it is."""
+        if self.identity_is_lost:
+            raise CorruptError(
+                f"{self.job}/job, which says who job {self.job!r} is, is missing, so nothing of it may be decided or deleted: "
+                "put it back from a copy of the store"
+            )
+
     def require_sound(self) -> None:
         """Raises unless every record that must exist was read. Without them nothing may be decided or deleted."""
         if not self.whole:
@@ -248,11 +256,7 @@ class Log:
                 f"only the newest records of job {self.job!r} were read, so nothing of it may be decided or deleted: "
                 "read the whole log"
             )
-        if self.identity_is_lost:
-            raise CorruptError(
-                f"{self.job}/job, which says who job {self.job!r} is, is missing, so nothing of it may be decided or deleted: "
-                "put it back from a copy of the store"
-            )
+        self.require_identity()
         if self.unreadable:
             raise CorruptError(
                 f"{self.unreadable[0]} cannot be read, so nothing of job {self.job!r} may be decided or "
@@ -425,7 +429,7 @@ def read_epoch_claim(store: Store, layout: JobLayout, epoch: int) -> EpochClaim:
 
 
 def list_jobs(store: Store) -> list[str]:
-    """The names of the jobs of a root."""
+    """The names of the jobs of a root. A job that has lost its identity is among them, so that somebody hears of it."""
     names = sorted(store.folders(""))
     answers = at_distance(store, lambda name: is_job(store, name), names)
     return [name for name, answer in zip(names, answers, strict=True) if answer]
@@ -444,8 +448,17 @@ def names_by_id(store: Store) -> dict[str, str]:
 
 
 def is_job(store: Store, name: str) -> bool:
-    """Whether a folder of a root is a job's."""
-    return any(entry.path == f"{name}/job" for entry in store.list(f"{name}/job"))
+    """Whether a folder of a root is a job's: it has an identity, or claims or records that only a job has. Of a deleted job nothing stays
+    but its tombstone."""
+    if any(entry.path == f"{name}/job" for entry in store.list(f"{name}/job")):
+        return True
+    try:
+        layout = JobLayout(name)
+    except UsageError:
+        return False
+    if epochs := read_epochs(store, layout):
+        return LAST_EPOCH not in epochs
+    return any(slot_of(entry.path) is not None for entry in store.list(layout.log))
 
 
 def _observe(

@@ -251,7 +251,9 @@ def _other_logs(job: JobHandle) -> tuple[dict[str, Log], list[str]]:
             continue
         try:
             handle = JobHandle.at(job.root, name, job.storage_options)
-            logs[name] = read_log(handle.store, handle.layout)
+            log = read_log(handle.store, handle.layout)
+            log.require_identity()
+            logs[name] = log
         except StateflowError as error:
             unreadable.append(f"whether job {name!r} has read what would be undone is not known: {error}")
     return logs, unreadable

@@ -105,6 +105,13 @@ def test_a_damaged_record_is_no_record_that_waits_for_the_next_run(root: Path, e
     assert "abandon" not in found.reason
 
 
+def test_a_job_that_has_lost_its_identity_is_not_forgotten(root: Path) -> None:
+    (root / "orders" / "job").unlink()
+    found = {one.job: one for one in stale_jobs(2 * HOUR)}["orders"]
+    assert found.state == "unreadable"
+    assert "orders/job, which says who job 'orders' is, is missing" in found.reason
+
+
 def test_a_root_elsewhere_needs_no_connection(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_STATEFLOW_DEFAULT")
     assert [one.job for one in stale_jobs(2 * HOUR, ["clicks"], checkpoint_dir=str(root))] == ["clicks"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.log import (
     BodyCache,
     Log,
@@ -274,7 +275,22 @@ def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:
         for job in ("b-side", "a"):
             World(store, job, feeds=False).claim()
         store.put("notes/readme", b"not a job")
+        store.put("notes/epochs/readme", b"no claim")
+        store.put("notes/chk-readme", b"no record")
         assert list_jobs(store) == ["a", "b-side"]
+
+
+def test_a_job_that_has_lost_its_identity_is_listed_and_a_deleted_one_is_not() -> None:
+    store = MemoryStore()
+    for job in ("claims", "records", "deleted"):
+        drain(2)(World(store, job, feeds=False))
+    world = World(store, "deleted", feeds=False)
+    delete_job(
+        store, world.layout, owner=world.owner(), ids=world.ids, clock=world.clock, dispose=lambda url: None
+    )
+    store.delete(["claims/job", "records/job"])
+    store.delete([entry.path for entry in store.list("records/epochs/")])
+    assert list_jobs(store) == ["claims", "records"]
 
 
 def test_the_names_of_the_jobs_of_a_root_are_known_by_their_ids() -> None:

@@ -240,6 +240,21 @@ def test_a_damaged_job_does_not_hide_the_others(command: Command, root: Path) ->
     assert "broken/job" in listed["broken"]["error"]
 
 
+def test_a_job_that_has_lost_its_identity_is_listed_and_named_by_whoever_is_asked(
+    command: Command, root: Path
+) -> None:
+    made_job(root, "orders")
+    (root / "orders" / "job").unlink()
+    (listed,) = command("jobs", "--checkpoint-dir", root, "-o", "json").json["jobs"]
+    assert listed["status"] == "UNREADABLE"
+    assert "orders/job, which says who job 'orders' is, is missing" in listed["error"]
+    for verb in ("show", "gc", "verify", "checkpoints"):
+        refusal = command(verb, "orders", "--checkpoint-dir", root)
+        assert refusal.code == 6
+        assert "orders/job" in refusal.err
+        assert "put it back from a copy of the store" in refusal.err
+
+
 def test_a_run_whose_heart_stopped_is_lost(command: Command, root: Path) -> None:
     made_job(root, ended=False)
     assert command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["status"] == "LOST"

@@ -193,6 +193,17 @@ def test_a_damaged_record_is_named_by_the_list_the_metrics_and_its_own_page(
     assert asyncio.run(catalog.checkpoint("main", "orders", 4))[1] is not None
 
 
+def test_a_job_that_has_lost_its_identity_stays_in_the_list_and_the_metrics(store: MemoryStore) -> None:
+    fill(store, Made("orders"), Made("clicks"))
+    store.delete([ORDERS.identity])
+    catalog = catalog_of([root_at(store)], Clock())
+    row = rows(catalog)["orders"]
+    assert (row["status"], row["health"]) == ("UNREADABLE", "unreadable")
+    assert "orders/job, which says who job 'orders' is, is missing" in str(row["reason"])
+    text = metrics.page(*asyncio.run(catalog.overview()), NOW, StaleAfter(""))
+    assert 'stateflow_job_readable{conn_id="main",stateflow_job="orders"} 0' in text
+
+
 def line(slot: int, based_on: int, kind: str = "checkpoint") -> HistoryLine:
     return HistoryLine(id=slot, kind=kind, status="COMPLETED", based_on=based_on)
 
