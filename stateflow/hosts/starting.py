@@ -107,6 +107,7 @@ def start(
 def _ready(folder: Path, process: subprocess.Popen[bytes], timeout: float) -> dict[str, Any]:
     until = time.monotonic() + timeout
     while time.monotonic() < until:
+        renew(folder)  # a start may take longer than the lease, and whoever waits for it keeps the host
         with suppress(Refused):
             return ask(folder, "show")
         if process.poll() is not None:

@@ -75,6 +75,26 @@ for line in sys.stdin:
 sys.exit(1)
 """
 """One that is replaced when a file is there."""
+SLOW = """
+import json, socket, sys, tempfile, threading, time
+from stateflow.hosts.client import Connection
+def answer():
+    while True:
+        asked = Connection(server.accept()[0])
+        asked.receive()
+        asked.send({"places": 1})
+time.sleep(2.5)
+server = socket.socket(socket.AF_UNIX)
+room = tempfile.TemporaryDirectory()
+server.bind(place := room.name + "/socket")
+server.listen()
+threading.Thread(target=answer, daemon=True).start()
+print(json.dumps({"ready": place, "processes": {}}), flush=True)
+for line in sys.stdin:
+    if line.strip() in ("drain", "stop"):
+        sys.exit(0)
+"""
+"""One whose Spark takes its time, and that says then that it is there."""
 BACKWARDS = (
     "import time; real, began = time.time, time.time(); time.time = lambda: began - 100 * (real() - began); "
 )
@@ -118,6 +138,17 @@ def test_a_host_whose_lease_nobody_renews_drains(folder: Path, clock: str) -> No
     assert keeper.returncode == 0
     assert "nobody has renewed the lease for 1 s: the host drains" in said
     assert not starting.has_died(folder), "it has ended by itself"
+
+
+def test_whoever_waits_for_a_start_that_takes_longer_than_the_lease_renews_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "KEEPER", (sys.executable, "-c", KEEP.replace("sys.argv[2]", repr(SLOW))))
+    assert starting.start(folder, HostSettings(lease=1.0)) == {"places": 1}
+    log = folder / "host.log"
+    assert "drains" not in log.read_text()
+    eventually(lambda: "nobody has renewed the lease for 1 s" in log.read_text(), "then nobody keeps it")
+    eventually(lambda: starting.keeper_of(folder) is None, "and it ends")
 
 
 def test_a_host_without_a_lease_stays(folder: Path) -> None:
