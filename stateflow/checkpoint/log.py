@@ -84,6 +84,8 @@ class Log:
     """Slots at or above the floor that should hold a record of the chain, or its outcome, and do not."""
     whole: bool = True
     """Whether every record's folder was read. False when only the newest were: then gaps below them are unknown."""
+    trace: str = ""
+    """Of a log without any record: what there is that only a job with records has; empty for a new job."""
 
     @property
     def newest_epoch(self) -> int:
@@ -92,7 +94,7 @@ class Log:
     @property
     def sound(self) -> bool:
         """Whether every record that must exist was read. Otherwise the floor is not known either."""
-        return self.whole and not (self.unreadable or self.gaps)
+        return self.whole and not (self.unreadable or self.gaps or self.trace)
 
     @property
     def identity_is_lost(self) -> bool:
@@ -239,6 +241,8 @@ class Log:
             return f"{self.unreadable[0]} cannot be read"
         if self.gaps:
             return f"slot {self.gaps[0]} has no record, although its log starts at {self.floor}"
+        if self.trace:
+            return f"it has no record any more, although {self.trace} tells of some"
         return ""
 
     def require_identity(self) -> None:
@@ -268,6 +272,11 @@ class Log:
                 f"slot {self.gaps[0]} of job {self.job!r} has no record, although its log starts at "
                 f"{self.floor}: "
                 f"run `stateflow verify {self.job}`"
+            )
+        if self.trace:
+            # A run would begin with slot 1, and take the outputs that have later slots for done.
+            raise CorruptError(
+                f"job {self.job!r} has no record any more, although {self.trace} tells of some: run `stateflow verify {self.job}`"
             )
 
 
@@ -403,7 +412,7 @@ def read_log(
     bodies: BodyCache | None = None if slots is not None else {} if cache is None else cache
     for _ in range(listings):
         log = _observe(store, layout, bodies, slots, newest)
-        if not log.gaps:
+        if not log.gaps and not log.trace:
             break
     return _with_kept(store, layout, log) if log.whole and log.lost else log
 
@@ -482,11 +491,19 @@ def _observe(
             del bodies[key]
     unreadable = [path for slot in slots.values() for path in slot.unreadable]
     log = assemble(layout.job, identity, epochs, slots, unreadable)
+    if not folders and identity is not None and LAST_EPOCH not in epochs:
+        return replace(log, trace=_trace(store, layout))
     if len(chosen) == len(folders):
         return log
     # A slot below the lowest one that was read is not missing: the caller did not ask for it.
     lowest = min(slots, default=0)
     return replace(log, whole=False, gaps=tuple(gap for gap in log.gaps if gap >= lowest))
+
+
+def _trace(store: Store, layout: JobLayout) -> str:
+    """What outlives records: lines of the history, and what a run has reported of a batch. Both are written behind a complete record."""
+    listed = [*store.list(layout.statistics), *store.list(layout.progress_of_runs)]
+    return next((entry.path for entry in listed), "")
 
 
 def _with_kept(store: Store, layout: JobLayout, log: Log) -> Log:

@@ -123,6 +123,13 @@ def _log_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Finding
             f"put the files of its folder back from a copy of the store, or {_as_another_job(log)}",
             slot=slot,
         )
+    if log.trace:
+        yield Finding(
+            "error",
+            f"job {layout.job!r} has no record any more, although {log.trace} tells of some: put its folders epochs and chk-... back "
+            f"from a copy of the store, or {_as_another_job(log)}",
+            path=log.trace,
+        )
     for number, facts in sorted(log.slots.items()):
         if facts.record is not None and facts.outcome is not None and not facts.complete:
             yield Finding(

@@ -117,8 +117,13 @@ class JobLayout:
     def heartbeat(self, epoch: int) -> str:
         return f"{self.job}/control/heartbeat-{epoch:0{SLOT_DIGITS}d}"
 
+    @property
+    def progress_of_runs(self) -> str:
+        """Prefix of what every run has reported."""
+        return f"{self.job}/control/progress-"
+
     def progress(self, epoch: int) -> str:
-        return f"{self.job}/control/progress-{epoch:0{SLOT_DIGITS}d}"
+        return f"{self.progress_of_runs}{epoch:0{SLOT_DIGITS}d}"
 
     def lineage(self, epoch: int) -> str:
         return f"{self.job}/control/lineage-{epoch:0{SLOT_DIGITS}d}"

@@ -257,7 +257,7 @@ def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> S
     """For people only: it compares the clocks of two hosts. `checkpoint.control.watch` decides whether to wait for a run."""
     if heartbeat is not None and not heartbeat.ended:
         return "RUNNING" if now - heartbeat.at < patience else "LOST"
-    return "IDLE" if log.chain else "CREATED"
+    return "IDLE" if log.chain or log.trace else "CREATED"
 
 
 def _looked_at(heartbeat: Heartbeat | None) -> int | None:

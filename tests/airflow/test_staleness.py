@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -110,6 +111,16 @@ def test_a_job_that_has_lost_its_identity_is_not_forgotten(root: Path) -> None:
     found = {one.job: one for one in stale_jobs(2 * HOUR)}["orders"]
     assert found.state == "unreadable"
     assert "orders/job, which says who job 'orders' is, is missing" in found.reason
+
+
+def test_a_job_that_has_lost_its_records_is_not_new(root: Path) -> None:
+    made_job(root, "empty", ago=JUST_NOW).progress(1)
+    for folder in [*(root / "empty").glob("chk-*"), root / "empty" / "epochs"]:
+        rmtree(folder)
+    assert Job(str(root), "empty").status().status == "IDLE", "not just created"
+    found = {one.job: one for one in stale_jobs(2 * HOUR)}["empty"]
+    assert found.state == "unreadable"
+    assert "it has no record any more, although empty/control/progress-00000001 tells of some" in found.reason
 
 
 def test_a_root_elsewhere_needs_no_connection(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,23 @@ def test_a_lost_record_is_named_by_what_was_carried_out_from_it(store: MemorySto
     assert top in {f.slot for f in verify(store, world.layout) if f.severity == "error"}
 
 
+@pytest.mark.parametrize("folders", [("chk-",), ("chk-", "epochs/")])
+def test_a_lost_log_is_named_by_what_outlives_it_and_no_run_begins_anew(
+    store: MemoryStore, folders: tuple[str, ...]
+) -> None:
+    """A run would decide slot 1 once more, and every output would take that for done long ago."""
+    world = World(store)
+    world.claim()
+    assert verify(store, world.layout) == [], "a run that has not come to its first record"
+    drain(4)(world)
+    store.delete([entry.path for folder in folders for entry in store.list(f"orders/{folder}")])
+    (finding,) = verify(store, world.layout)
+    assert (finding.severity, finding.path.partition("/c0")[0]) == ("error", "orders/statistics")
+    assert "`stateflow restore NAME PIPELINE --from SAVEPOINT`" in finding.text
+    with refused(CorruptError, finding.path, "stateflow verify orders"):
+        drain(5)(world)
+
+
 def test_a_lost_identity_is_named(world: World, store: MemoryStore) -> None:
     store.delete([world.layout.identity])
     (finding,) = verify(store, world.layout)
