@@ -205,7 +205,13 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (Patch(_PINS, "    return pin.writer in writers\n", "    return bool(writers - {None})\n"),),
     ),
     "stopping at unreadable records and pins": (
-        (Patch(_LOG, "        if self.unreadable:\n", "        if False:\n"),),
+        (
+            Patch(
+                _LOG,
+                "        if self.unreadable:\n            raise CorruptError(\n",
+                "        if False:\n            raise CorruptError(\n",
+            ),
+        ),
         (
             Patch(
                 _PINS,

@@ -285,8 +285,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a value that a partition does not hold fails the batch",
         "spark/sinks/fit.py",
-        "                if mine.name in held\n",
-        "                if False\n",
+        "        if mine.name in held\n",
+        "        if False\n",
         "spark/test_sinks_delta_append.py::test_a_value_that_partitions_do_not_hold_fails_the_batch",
     ),
     rule(
