@@ -20,6 +20,7 @@ from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.arrow.column_values import BLANK
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.files import inline, upload_file
 from tests.jobs.operators import Key, operator_of
@@ -80,7 +81,7 @@ class Held:
     kind: str
     type: Any
     content: Mapping[Any, Any]
-    """value: one value; list: values; map: a mapping; timer: an instant."""
+    """value: one value; list: values; map: a mapping; timer: an instant; columns (without columns, timed): an instant."""
     map_key: str = ""
     ttl: int | None = None
     expires: Mapping[Any, int] = field(default_factory=dict)
@@ -89,7 +90,8 @@ class Held:
     @property
     def schema(self) -> StateSchema:
         text = self.type if self.kind in ("timer", "columns") else serializer_for(self.type).schema
-        return StateSchema(id=0, kind=self.kind, value=text, map_key=self.map_key, ttl=self.ttl)
+        timed = self.kind == "columns"
+        return StateSchema(id=0, kind=self.kind, value=text, map_key=self.map_key, ttl=self.ttl, timed=timed)
 
     def entries(self, state_id: int, key: Key, most: int) -> list[Entry]:
         codec = KeyCodec([kind for _, kind in key])
@@ -111,6 +113,9 @@ class Held:
                     out.append((timer_key(group, state_id, at, encoded), b""))
                     per_key = prefix(group, state_id + 1) + encoded + EMPTY_NAMESPACE
                     out.append((per_key, at.to_bytes(8, "big", signed=True)))
+                case "columns":
+                    at = micros_since_epoch(content)
+                    out.append((timer_key(group, state_id, at, encoded), BLANK))
                 case _:
                     out.append((full, self._stored(content, expiry)))
         return out

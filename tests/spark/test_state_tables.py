@@ -31,6 +31,7 @@ from stateflow.spark.state_tables.failures import failed, library_error
 from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import StateDataSource, register
+from stateflow.state.values.arrow.column_values import NO_COLUMNS
 from stateflow.state.values.serializers import serializer_for
 from tests.jobs.builder import T0
 from tests.jobs.state import Held
@@ -38,7 +39,8 @@ from tests.refusals.refusal import refused
 from tests.spark.holding import Holding, plain
 
 USER = (("user", "int"),)
-WEEK = 7 * 86_400 * 1_000_000
+DAY = 86_400 * 1_000_000
+WEEK = 7 * DAY
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -232,6 +234,18 @@ def test_a_key_opens_only_its_shard(spark: SparkSession, holding: Holding) -> No
     assert load(spark, holding, "totals", "count", key="999").count() == 0
 
 
+def test_a_key_is_found_in_a_state_whose_entries_begin_with_a_time(
+    spark: SparkSession, holding: Holding
+) -> None:
+    ends = {user: START + timedelta(days=user) for user in range(50)}
+    holding.checkpoint(totals=holding.operator(USER, {"ends": Held("columns", NO_COLUMNS, ends)}))
+    one = load(spark, holding, "totals", "ends", key="42")
+    assert one.rdd.getNumPartitions() == 1
+    assert [tuple(row) for row in one.select("user", F.unix_micros("at")).collect()] == [(42, T0 + 42 * DAY)]
+    several = load(spark, holding, "totals", "ends", keys="[1, 2, 999]")
+    assert plain(several.collect(), "user") == [(1,), (2,)]
+
+
 def _shard_of(holding: Holding, user: int) -> Shard:
     from stateflow.checkpoint.log import read_log
 
@@ -287,6 +301,7 @@ def test_where_finds_keys_of_every_type(spark: SparkSession, holding: Holding) -
     states = {
         "n": Held("value", int, {k: i for i, k in enumerate(keys)}),
         "m": Held("map", int, {k: {"x": i} for i, k in enumerate(keys)}, map_key="str"),
+        "ends": Held("columns", NO_COLUMNS, {k: START + timedelta(days=i) for i, k in enumerate(keys)}),
     }
     holding.checkpoint(wide=holding.operator(key, states, parallelism=16))
     options = {**holding.given, "job": holding.name, "operator": "wide"}
@@ -299,7 +314,11 @@ def test_where_finds_keys_of_every_type(spark: SparkSession, holding: Holding) -
                 & (F.col("m") == F.lit(m)) & (F.col("r") == F.lit(r))
             )  # fmt: skip
             assert in_one_task(found)
-            assert [row["value"] for row in found.collect()] == [index]
+            if state == "ends":
+                micros = found.select(F.unix_micros("at")).collect()
+                assert [row[0] for row in micros] == [T0 + index * DAY]
+            else:
+                assert [row["value"] for row in found.collect()] == [index]
         half = frame.where((F.col("s") == "a") & F.col("b"))
         assert half.count() == 3
 

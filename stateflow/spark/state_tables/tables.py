@@ -126,9 +126,10 @@ class Table:
 
     def _ranges(self, shard: Shard) -> Iterable[Range]:
         key, operator, selection = self.operator.key, self.operator, self.selection
-        if selection.keys is not None and self.state != TIMERS:
-            state_id = operator.states[self.state].id
-            return selection.key_ranges(key, operator.max_parallelism, state_id, shard.first, shard.last)
+        schema = operator.states.get(self.state)
+        # The key of a timer, and of an entry of a timed state, stands behind its time: only their key groups narrow the scan.
+        if selection.keys is not None and schema is not None and not schema.timed:
+            return selection.key_ranges(key, operator.max_parallelism, schema.id, shard.first, shard.last)
         return (
             range_
             for first, last in selection.of(shard.first, shard.last)
