@@ -35,7 +35,7 @@ from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageErro
 from stateflow.format.encoding import group_range, split, split_timer
 from stateflow.format.expiry_blocks import block, decode_progress, encode_progress, is_block, keys_of
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard, ShownState
+from stateflow.format.records import OperatorListState, OperatorState, Owner, Pin, Record, Shard, ShownState
 from stateflow.format.sql_texts import text_in_quotes
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
@@ -70,7 +70,10 @@ class ErasePlan:
     options: Options
     keys: Mapping[str, object]
     """The key per operator uid, as that operator has it."""
+    key_columns: Mapping[str, tuple[tuple[str, str], ...]]
+    """The columns of every operator that has keys, as the newest record has them: the plan holds for these operators alone."""
     checkpoint: int
+    """The newest record with state. A run may have left it pending: then the erasure carries it out first."""
     dropped: tuple[int, ...]
     """Checkpoints with older state: the erasure deletes them."""
     pins: tuple[Pin, ...]
@@ -128,24 +131,21 @@ def plan_erase(
     """
     log = job.log()
     head = log.head
-    if head is None:
+    # The erasure first carries out what a run has left pending, so that record says which operators there are to erase from.
+    newest = next((record for record in reversed(log.pending) if record.carries_state), head)
+    if newest is None:
         raise NotFoundError(f"job {job.name!r} has no checkpoint yet, so there is nothing to erase")
-    if operator and operator not in head.operators:
-        names = ", ".join(sorted(head.operators)) or "none"
+    if operator and operator not in newest.operators:
+        names = ", ".join(sorted(newest.operators)) or "none"
         raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {names}")
-    elements = {
-        f"{uid}.{name}"
-        for uid, state in head.operators.items()
-        for name, each in state.operator_states.items()
-        if any(each.parts)
-    }
+    elements = {name for name, state in _operator_states(newest).items() if any(state.parts)}
     if unknown := sorted(set(empty) - elements):
         raise NotFoundError(
             f"job {job.name!r} has no operator state {unknown[0]!r} with elements to empty: "
             f"{'those that have some are ' + ', '.join(sorted(elements)) if elements else 'none of its states without keys has any'}"
         )
-    keys = dict(_keys(head, key, operator))
-    if not keys and not any(state.key for state in head.operators.values()):
+    keys = dict(_keys(newest, key, operator))
+    if not keys and not any(state.key for state in newest.operators.values()):
         if not empty:
             raise UsageError(
                 f"no operator of job {job.name!r} has keys: name the state to empty with --empty UID.STATE; those with elements are "
@@ -155,12 +155,10 @@ def plan_erase(
         raise UsageError(
             f"{key!r} cannot be a key of any operator of job {job.name!r}: name one with --operator to see why"
         )
-    # A record that a run has left is carried out first.
-    newest = next((record for record in reversed(log.pending) if record.carries_state), head)
     entries = _entries(job, newest, keys, options, complete=newest is head)
     others = {
         uid: forms_of_key(state.key)
-        for uid, state in sorted(head.operators.items())
+        for uid, state in sorted(newest.operators.items())
         if state.key and uid not in keys
     }
     if keys and not any(entries.values()) and not absent:
@@ -173,15 +171,16 @@ def plan_erase(
         job=job,
         options=options,
         keys=keys,
-        checkpoint=head.slot,
+        key_columns=_key_columns(newest),
+        checkpoint=newest.slot,
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
         pins=tuple(_pins_to_release(log, list_pins(job.store, job.layout))),
         savepoints=_savepoints(job),
-        rewritten_bytes=_bytes_to_rewrite(head, keys, head.cut),
+        rewritten_bytes=_bytes_to_rewrite(newest, keys, newest.cut),
         emptied=tuple(sorted(empty)),
         unreached=tuple(sorted(elements.difference(empty))),
         feeds=tuple(each for each in log.feeds if each.operator in keys),
-        conditions={uid: _condition(head.operators[uid], key) for uid, key in keys.items()},
+        conditions={uid: _condition(newest.operators[uid], key) for uid, key in keys.items()},
         entries=entries,
         not_looked_at=others,
     )
@@ -223,8 +222,21 @@ def _literal(value: object) -> str:
     return text_in_quotes(str(value))
 
 
-def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]]:
-    for uid, state in head.operators.items():
+def _operator_states(record: Record) -> dict[str, OperatorListState]:
+    """Those of all operators, by `UID.STATE`."""
+    return {
+        f"{uid}.{name}": state
+        for uid, operator in record.operators.items()
+        for name, state in operator.operator_states.items()
+    }
+
+
+def _key_columns(record: Record) -> dict[str, tuple[tuple[str, str], ...]]:
+    return {uid: state.key for uid, state in record.operators.items() if state.key}
+
+
+def _keys(record: Record, text: str, operator: str) -> Iterator[tuple[str, object]]:
+    for uid, state in record.operators.items():
         if not state.key or (operator and uid != operator):
             continue
         try:
@@ -255,8 +267,10 @@ def group_of(operator: OperatorState, key: object) -> int:
     return key_group(key, operator.max_parallelism)
 
 
-def _bytes_to_rewrite(head: Record, keys: Mapping[str, object], cut: int) -> int:
-    operators = {uid: (head.operators[uid], group_of(head.operators[uid], key)) for uid, key in keys.items()}
+def _bytes_to_rewrite(record: Record, keys: Mapping[str, object], cut: int) -> int:
+    operators = {
+        uid: (record.operators[uid], group_of(record.operators[uid], key)) for uid, key in keys.items()
+    }
     return sum(
         shard.bytes
         for operator, group in operators.values()
@@ -355,11 +369,11 @@ class _Erasure:
     def _draft(self, writer: Writer) -> Draft:
         parent = writer.parent
         assert parent is not None
+        self._require_planned_operators(parent)
         cut = parent.cut
         operators = dict(parent.operators)
         for uid, key in self.plan.keys.items():
-            if uid in operators:
-                operators[uid] = self._without(operators[uid], key, writer, cut)
+            operators[uid] = self._without(operators[uid], key, writer, cut)
         operators = {uid: _emptied(uid, state, self.plan.emptied) for uid, state in operators.items()}
         # A claimed savepoint is deleted as a whole, once no record names any of its files.
         own, _ = copy_files(
@@ -373,6 +387,17 @@ class _Erasure:
         feeds = (each for each in writer.feeds if each.operator in self.plan.keys)
         return Draft.continuing(
             "erase", own, feeds=tuple(msgspec.structs.replace(each, erased=True) for each in feeds)
+        )
+
+    def _require_planned_operators(self, parent: Record) -> None:
+        """A run, a restore or a release may have come since the plan. An operator that it does not know would keep the key."""
+        if _key_columns(parent) == self.plan.key_columns and _operator_states(parent).keys() >= {
+            *self.plan.emptied
+        }:
+            return
+        raise UsageError(
+            f"record {parent.slot} of job {self.job.name!r} has other operators, keys or states than record {self.plan.checkpoint}, for which this "
+            "erasure was planned: nothing is erased; plan it again"
         )
 
     def _without(self, operator: OperatorState, key: object, writer: Writer, cut: int) -> OperatorState:

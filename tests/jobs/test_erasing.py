@@ -39,7 +39,9 @@ def options(folder: Path) -> Options:
 
 def seen(reader: StateReader, job: QueriedJob) -> dict[tuple[int, str], Any]:
     """Everything that the two keys have."""
-    found = {(key, name): reader.look_up("balance", name, key) for key in (KEY, OTHER) for name in job.states}
+    found = {
+        (key, name): reader.look_up(job.operator, name, key) for key in (KEY, OTHER) for name in job.states
+    }
     reader.close()
     return {what: each.value for what, each in found.items() if each.found}
 
@@ -123,6 +125,55 @@ def test_a_key_that_a_batch_brought_which_is_not_carried_out_yet_is_erased(tmp_p
         plan_erase(job(tmp_path), "987654", options(tmp_path))
     plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
     assert plan.entries == {"balance": plan.apply(ME).entries}
+
+
+def test_the_plan_is_made_for_the_operators_of_a_record_that_is_not_carried_out_yet(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    """A release has added an operator and given another one a new uid, and its first run was killed before its first batch was delivered."""
+    balance = made.head().operators["balance"]
+    pairs = operator_of((), key=(("user", "int"), ("shop", "str")))
+    made.decide(operators={"accounts": balance, "totals": balance, "pairs": pairs}, pending=True)
+    found = job(tmp_path)
+    with refused(NotFoundError, "'balance'", "accounts, pairs, totals"):
+        plan_erase(found, str(KEY), options(tmp_path), operator="balance")
+    plan = plan_erase(found, str(KEY), options(tmp_path))
+    assert plan.keys == {"accounts": KEY, "totals": KEY}
+    assert list(plan.not_looked_at) == ["pairs"]
+    assert plan.apply(ME).entries == sum(plan.entries.values()) > 20
+    after = found.log().head
+    for made.operator in plan.keys:
+        now = seen(made.reader(tmp_path / made.operator, after), made)
+        assert {key for key, _ in now} == {OTHER}
+
+
+def test_of_a_job_whose_first_record_is_not_carried_out_yet_a_key_is_erased(tmp_path: Path) -> None:
+    made = QueriedJob(tmp_path / "root")
+    made.checkpoint(entries_of(filled(KEY, OTHER)), complete=False)
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    assert plan.entries == {"balance": plan.apply(ME).entries}
+
+
+@pytest.mark.parametrize("change", ["a new uid", "one more operator", "a key of another type"])
+def test_a_record_with_other_operators_that_comes_after_the_plan_asks_for_a_new_plan(
+    made: QueriedJob, tmp_path: Path, change: str
+) -> None:
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    balance = made.head().operators["balance"]
+    operators = {
+        "a new uid": {"accounts": balance},
+        "one more operator": {"balance": balance, "totals": balance},
+        "a key of another type": {"balance": operator_of((), key=(("user", "str"),))},
+    }[change]
+    newer = made.decide(operators=operators)
+    with refused(UsageError, f"record {newer.slot}", "'orders'", "nothing is erased", "plan it again"):
+        plan.apply(ME)
+    head = job(tmp_path).log().head
+    assert head is not None
+    assert head.slot == newer.slot
+    again = plan_erase(job(tmp_path), str(KEY), options(tmp_path), absent=True)
+    assert again.keys.keys() == operators.keys()
+    assert again.apply(ME).entries == sum(again.entries.values())
 
 
 def test_the_plan_counts_the_entries_that_go(made: QueriedJob, tmp_path: Path) -> None:

@@ -119,6 +119,18 @@ def test_operator_state_that_there_is_not_is_refused(made: QueriedJob, tmp_path:
         planned(tmp_path, empty=["balance.seen"])
 
 
+def test_operator_state_that_is_gone_since_the_plan_asks_for_a_new_plan(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    with_elements(made, seen=elements(WHO))
+    plan = planned(tmp_path, empty=["counting.seen"])
+    with_elements(made, visited=elements(WHO))
+    with refused(UsageError, "nothing is erased", "plan it again"):
+        plan.apply(ME)
+    planned(tmp_path, empty=["counting.visited", "balance.visited"]).apply(ME)
+    assert bearers(tmp_path / "root") == []
+
+
 def test_of_a_job_whose_operators_have_no_keys_state_can_be_emptied(made: QueriedJob, tmp_path: Path) -> None:
     with_elements(made, seen=elements(WHO))
     head = made.head()
