@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from stateflow.cli.options import (
     Conf,
-    File,
     Invocation,
     JobName,
     JobOrUrl,
     Note,
     OfCheckpoint,
     OperatorName,
-    Parameters,
+    PipelineArguments,
     SavepointNote,
     Settings,
     Takeover,
@@ -95,7 +93,7 @@ def export(
 @command
 def import_(
     call: Invocation,
-    file: File,
+    pipeline: PipelineArguments,
     to: Annotated[str, flag("--to", metavar="URL", help="A new folder: the savepoint.")],
     tables: Annotated[
         list[str],
@@ -120,7 +118,6 @@ def import_(
         ),
     ] = None,
     kind: Kind = "canonical",
-    parameter: Parameters = None,
     note: SavepointNote = "",
     conf: Conf = None,
     option: Settings = None,
@@ -130,7 +127,6 @@ def import_(
     `stateflow restore` then takes it like any other savepoint.
     """
     from stateflow.checkpoint.process import this_process
-    from stateflow.pipelines.loading import load_pipeline
     from stateflow.pipelines.parameters import known_parameters
     from stateflow.spark.session.build import build_session
     from stateflow.spark.session.shipping import by_value
@@ -140,14 +136,14 @@ def import_(
     if not like or "/" in like:
         call.refuse_beside("without a job that it is of: give --like JOB", "checkpoint")
     options = call.options(option)
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = pipeline.load()
     by_value([loaded.module])
     snapshot = None
     if like:
         snapshot = savepoint_at(like, options) if "/" in like else checkpoint_of(like, checkpoint, options)
     given = {
         **known_parameters(loaded.pipeline.function, snapshot.record if snapshot else None),
-        **pairs(parameter, "-p"),
+        **pipeline.values,
     }
     paths = pairs(tables, "--table")
     for what, path in paths.items():
@@ -170,7 +166,7 @@ def import_(
     made = build_savepoint(spark, request)
     call.output.answer(
         described(to, made),
-        f"{to} is a {made.kind} savepoint; `stateflow restore JOB {file} --from {to}` starts from it",
+        f"{to} is a {made.kind} savepoint; `stateflow restore JOB {pipeline.file} --from {to}` starts from it",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,9 +49,9 @@ class NonRestored:
         """The refusal of one of `operators`."""
         return self._without_operator(uid)
 
-    def of_states(self, node: KeyedNode, before: OperatorState) -> str:
-        """The refusal of states of an operator that is still there."""
-        return "" if self.allowed else replaced(node, before)
+    def of_states(self, node: KeyedNode, before: OperatorState, given: Collection[str] = ()) -> str:
+        """The refusal of states of an operator that is still there. Those in `given` do not begin empty: they get entries."""
+        return "" if self.allowed else replaced(node, before, given)
 
     def _without_operator(self, *uids: str, where: str = "") -> str:
         if self.allowed or not uids:
@@ -140,11 +140,13 @@ def check_replaced(node: KeyedNode, before: OperatorState) -> None:
         raise IncompatibleError(refusal)
 
 
-def replaced(node: KeyedNode, before: OperatorState) -> str:
-    """A state that is gone while another one is new may be the same to its author: the new one would begin empty."""
+def replaced(node: KeyedNode, before: OperatorState, given: Collection[str] = ()) -> str:
+    """A state that is gone while another one is new may be the same to its author: the new one would begin empty, unless it is one of
+    `given`, which get entries."""
     if refusal := _two_of_one(node, before):
         return refusal
-    gone, new = _gone(node, before), _new(node, before)
+    gone = _gone(node, before)
+    new = {name: form for name, form in _new(node, before).items() if name not in given}
     if refusal := _reused_name(node, before, gone):
         return refusal
     if not gone or not new:

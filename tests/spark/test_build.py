@@ -11,14 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
 from stateflow.spark.state_tables import build
 from stateflow.spark.state_tables.build import BuildRequest, build_savepoint, still_read
 from stateflow.spark.state_tables.frames import table_frame
-from stateflow.spark.state_tables.snapshots import checkpoint_of
+from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 
@@ -145,6 +145,62 @@ def test_an_import_takes_over_what_a_run_of_changed_code_would(
     bench.run(later)
     expected = {0: 6.0, 1: 1.0, 2: 1.0, 3: 1.0} if given else {0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}
     assert {row["user"]: row["total"] for row in table.rows} == expected
+
+
+class Renamed(sf.KeyedProcess[int, Order, Any]):
+    """A later release of `Sum` that does not say which state it has renamed."""
+
+    amount = sf.ValueState(float, default=0.0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        self.amount.value += sum(row.amount for row in rows)
+        yield key, self.amount.value
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_lacks_state_of_the_snapshot_is_refused_until_it_may_let_it_go(
+    spark: SparkSession, bench: Workbench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def orders(*processes: tuple[str, Any], source: str = "orders") -> sf.Pipeline:
+        @sf.pipeline("orders")
+        def build_orders(flow: sf.Flow) -> None:
+            rows = flow.source(source, bench.source("orders", ORDER), Order)
+            for uid, process in processes:
+                shape = {} if process is Sum else {"output": "user long, total double"}
+                made = rows.key_by("user").process(uid, process, **shape)
+                made.collect(f"of-{uid}", sf.memory(f"{bench.folder.name}-{uid}"))
+
+        return build_orders
+
+    feed(bench)
+    bench.run(orders(("sum", Sum), ("more", Sum)))
+    snapshot = checkpoint_of("orders", "latest", bench.options())
+    place = bench.folder / "made"
+    frame = spark.createDataFrame([(0, 5.0)], "user long, value double")
+
+    def request(found: sf.Pipeline, tables: Any = {}, **fields: Any) -> BuildRequest:  # noqa: B006
+        return BuildRequest(found, tables, str(place), bench.options(), ME, like=snapshot, **fields)
+
+    misspelt = orders(("sum", Sum), ("mroe", Sum))
+    with refused(
+        IncompatibleError, "'more'", "give an operator that uid again", "--allow-non-restored-state"
+    ):
+        build_savepoint(spark, request(misspelt, {"sum": {"total": frame}}))
+    renamed = orders(("sum", Renamed), ("more", Sum))
+    with refused(IncompatibleError, "operator 'sum'", "'total'", 'aliases=("total",)'):
+        build_savepoint(spark, request(renamed))
+    elsewhere = orders(("sum", Sum), ("more", Sum), source="order")
+    with refused(IncompatibleError, "'orders'", "'order'", "--allow-non-restored-state"):
+        build_savepoint(spark, request(elsewhere))
+    assert not place.exists()
+    build_savepoint(spark, request(renamed, {"sum": {"amount": frame}}))
+    place.rename(bench.folder / "given")
+    assert not caplog.records
+    build_savepoint(spark, request(replace(misspelt, allow_non_restored_state=True)))
+    (warning,) = caplog.messages
+    assert "operator 'more'" in warning
+    kept = savepoint_at(str(place), bench.options()).record.operators
+    assert kept.keys() == {"sum"}
 
 
 class Named(sf.KeyedProcess[int, Order, Any]):

@@ -5,6 +5,7 @@ It touches no job. The result is a savepoint, which `stateflow restore` takes li
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 import uuid
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.rescale import first_assignment
+from stateflow.compatibility.non_restored import non_restored
 from stateflow.compatibility.states import (
     check_options,
     declared_states,
@@ -28,7 +30,7 @@ from stateflow.compatibility.states import (
     resolve_states,
 )
 from stateflow.config.options import Options, scratch_parent
-from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
 from stateflow.format.records import (
     FileRef,
@@ -64,6 +66,8 @@ from stateflow.storage.local import held_root
 from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
+_log = logging.getLogger(__name__)
+
 Tables = Mapping[str, Mapping[str, DataFrame]]
 """By operator uid and state name; timers are `_timers`."""
 
@@ -98,6 +102,8 @@ def build_savepoint(spark: SparkSession, request: BuildRequest) -> Savepoint:
             f"{', '.join(sorted(nodes)) or 'none'}"
         )
     _check_offsets(spark, request, flow)
+    if like is not None:
+        _check_kept(request, flow, like.record)
     job = request.job or _job_of(like) or request.pipeline.name
     slot = like.record.slot if like else 1
     store = open_store(request.to, options.storage_options, fsync=options.local_fsync)
@@ -161,6 +167,22 @@ def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> No
                 f"source {uid!r} reads files that it does not name: declare it with sf.files(path, format), keep where it is "
                 "with --like, or let it begin at its beginning"
             )
+
+
+def _check_kept(request: BuildRequest, flow: Flow, before: Record) -> None:
+    """Refuses a pipeline that leaves state of the snapshot out, as a restore would: the savepoint does not have it, so no restore can tell."""
+    # A source whose offset is given is read from there, not from its beginning.
+    given = {uid: SourceState(lines=(line,)) for uid, line in request.offsets.items()}
+    left = non_restored(flow, msgspec.structs.replace(before, sources={**before.sources, **given}))
+    if left.refusal:
+        raise IncompatibleError(left.refusal)
+    for node in flow.operators:
+        if (state := before.operators.get(node.uid)) is None:
+            continue
+        if refusal := left.of_states(node, state, _given_states(node, request.tables.get(node.uid, {}))):
+            raise IncompatibleError(refusal)
+    for sentence in left.dropped:
+        _log.warning("%s", sentence)
 
 
 def _sources(
@@ -257,10 +279,7 @@ def _states(
     node: KeyedNode, before: OperatorState | None, given: Collection[str]
 ) -> tuple[dict[str, StateSchema], int]:
     """Given states have today's type and name. States that are taken over stay as they were: the next run converts them."""
-    replaced = {
-        name for name, s in declared_states(node).items() if (TIMERS if s.kind == "timer" else name) in given
-    }
-    states, next_id = resolve_states(node, before, given=replaced)
+    states, next_id = resolve_states(node, before, given=_given_states(node, given))
     names = recorded_names(node, before) if before is not None else {}
     out: dict[str, StateSchema] = {}
     for name, schema in states.items():
@@ -270,6 +289,13 @@ def _states(
         else:
             out[name] = schema.written_anew()
     return out, next_id
+
+
+def _given_states(node: KeyedNode, tables: Collection[str]) -> set[str]:
+    """The declared states that these tables hold: one table has all timers."""
+    return {
+        name for name, s in declared_states(node).items() if (TIMERS if s.kind == "timer" else name) in tables
+    }
 
 
 def _key(node: KeyedNode, tables: Mapping[str, DataFrame]) -> tuple[tuple[str, str], ...]:
