@@ -24,6 +24,9 @@ YOUNG = "young"
 BY_RULE = "rule: "
 """How the reason for a checkpoint begins that a part of the rule keeps."""
 
+ERASED = "erasure"
+"""Reason for the record of an erasure that has an older checkpoint below it, which a pin keeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:
@@ -87,6 +90,10 @@ def roots(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int,
         # A pin on a doomed record came too late, and its maker died before it noticed.
         if pin.slot in members and not log.slots[pin.slot].doomed:
             reasons[pin.slot] = f"{pin.kind} {pin.name or pin.id}"
+    erased = _last_erasure(log)
+    if any(slot < erased for slot in reasons):
+        # What a pin keeps below it still holds the erased key, and this record alone tells those who would restore or compare it.
+        reasons.setdefault(erased, ERASED)
     if (head := log.head) is not None:
         reasons[head.slot] = "head"
     for record in log.pending:
@@ -96,8 +103,12 @@ def roots(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int,
 
 def restorable(log: Log) -> list[Record]:
     """The complete checkpoints that retention counts, ascending: none from before an erasure."""
-    erased = max((record.slot for record in log.chain if record.kind == "erase"), default=0)
+    erased = _last_erasure(log)
     return [record for record in log.checkpoints if record.slot > erased]
+
+
+def _last_erasure(log: Log) -> int:
+    return max((record.slot for record in log.chain if record.kind == "erase"), default=0)
 
 
 def announced_by(log: Log, kind: str, retained: Retention | int | None) -> Announcement:

@@ -68,6 +68,20 @@ SHARED = "orders/shared"
             2,
             {7: "head"},
         ),
+        (
+            "the last erasure above a pinned checkpoint, which still has the key",
+            log(*(complete(record(n, kind="erase" if n in (2, 3) else "checkpoint")) for n in range(1, 6))),
+            [pin_of(1)],
+            1,
+            {1: "tag v1", 3: "erasure", 5: "head"},
+        ),
+        (
+            "no erasure that has only younger ones above it",
+            log(*(complete(record(n, kind="erase" if n == 2 else "checkpoint")) for n in range(1, 6))),
+            [pin_of(3)],
+            1,
+            {3: "tag v1", 5: "head"},
+        ),
     ],
 )
 def test_roots_are(what: str, found: Log, pins: list[Pin], retained: int, kept: dict[int, str]) -> None:

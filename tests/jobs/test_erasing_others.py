@@ -13,12 +13,13 @@ import pytest
 from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.pins import PinKind, list_pins, pin, release
 from stateflow.checkpoint.process import this_process
-from stateflow.errors import BusyError, NotFoundError
+from stateflow.errors import BusyError, NotFoundError, UsageError
 from stateflow.format.records import Owner, Pin
 from stateflow.jobs import erasure as erasing
 from stateflow.jobs.erasure import Erased, plan_erase
 from stateflow.jobs.job import Job
 from stateflow.savepoints import native
+from stateflow.savepoints.origin import find_origin
 from stateflow.spark.task.storage import task_storage
 from tests.jobs.queried import QueriedJob
 from tests.jobs.test_erasing import KEY, ME, job, options
@@ -119,6 +120,29 @@ def test_a_reader_that_stays_is_named_and_keeps_what_it_reads(
             plan_erase(job(tmp_path), key, options(tmp_path))
     done = plan_erase(job(tmp_path), str(KEY), options(tmp_path), absent=True).apply(ME)
     assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]
+    assert bearers(tmp_path / "root" / "orders") == []
+
+
+def test_a_checkpoint_that_a_reader_keeps_is_refused_however_long_the_job_goes_on(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "_pause", lambda: None)
+    kept = pinned(tmp_path, "reader")
+    with refused(BusyError, "reader by ada"):
+        erase(tmp_path, 0.0)
+    found = job(tmp_path)
+    head = found.log().head
+    assert head is not None
+    writer = made.begin("later", 1)
+    for _ in range(3):
+        made.decide(operators=dict(head.operators))
+        writer.collect(1, orphans=True)
+    assert [r.slot for r in found.log().chain if r.carries_state][:2] == [kept.slot, head.slot]
+    with refused(UsageError, f"checkpoint {kept.slot}", f"record {head.slot} has erased"):
+        find_origin(f"checkpoint:{kept.slot}", found, {})
+    release(made.store, made.layout, kept.id)
+    writer.collect(1, orphans=True)
+    assert [r.slot for r in found.log().chain if r.carries_state] == [made.head().slot]
     assert bearers(tmp_path / "root" / "orders") == []
 
 
