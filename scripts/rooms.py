@@ -280,8 +280,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
-        "checkpoint compatibility config debugging format liveness observe pipelines pipelines/inputs quantities reading replay "
-        "restore savepoints spark spark/inputs spark/session spark/sinks spark/sources spark/state_tables spark/task "
+        "checkpoint compatibility config debugging format liveness observe pipelines pipelines/inputs pipelines/rows quantities "
+        "reading replay restore savepoints spark spark/inputs spark/session spark/sinks spark/sources spark/state_tables spark/task "
         "state/backends state/keys storage",
         "job.py",
     ),

@@ -39,6 +39,7 @@ from stateflow.format.records import OperatorListState, OperatorState, Owner, Pi
 from stateflow.format.sql_texts import text_in_quotes
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
+from stateflow.pipelines.rows.row_type import quoted
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.query import key_from_text
 from stateflow.reading.snapshots import checkpoint_reader, reader_context
@@ -89,7 +90,7 @@ class ErasePlan:
     feeds: tuple[ShownState, ...] = ()
     """Tables of feeds of these operators: they keep the rows of the key."""
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """By operator: which rows of its feeds are those of the key, as SQL."""
+    """By operator: which rows of its feeds are those of the key, as Spark's SQL."""
     entries: Mapping[str, int] = field(default_factory=dict)
     """By operator: how many entries of the key the newest checkpoint has."""
     not_looked_at: Mapping[str, str] = field(default_factory=dict)
@@ -211,7 +212,9 @@ def _entries(
 def _condition(operator: OperatorState, key: object) -> str:
     names = [name for name, _ in operator.key]
     values = (key,) if len(names) == 1 else cast("tuple[object, ...]", key)
-    return " and ".join(f"{name} = {_literal(value)}" for name, value in zip(names, values, strict=True))
+    return " and ".join(
+        f"{quoted(name)} = {_literal(value)}" for name, value in zip(names, values, strict=True)
+    )
 
 
 def _literal(value: object) -> str:

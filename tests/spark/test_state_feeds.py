@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,8 @@ from stateflow.state.backends.watched import WrittenEntries
 from stateflow.state.change_rows import ChangeRows, changed
 from stateflow.state.tabular import tables_of
 from stateflow.state.values.expiries import plain
+from tests.jobs.builder import JobBuilder
+from tests.jobs.operators import operator_of
 from tests.spark.pipelines import ORDER, VISIT, Everything, Order, Sum, Visit, Workbench, at
 from tests.spark.sink_places import contents
 
@@ -194,6 +198,19 @@ def test_an_erased_key_is_not_told_and_the_next_run_warns(
         assert all(row["user"] != 4 and row["kind"] != "restore" for row in feed.rows[told[state] :])
     bench.rows("visits", visits(5))
     assert not [each for each in bench.run(pipeline).warnings if "the feed of" in each], "it is said once"
+
+
+@pytest.mark.slow
+def test_spark_finds_the_rows_of_an_erased_key_whatever_its_columns_are_called(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = JobBuilder(tmp_path / "root")
+    key = (("order id", "int"), ("sel`ect", "str"))
+    made.decide(operators={"balance": operator_of((), key=key)})
+    name = r"x\'y"
+    plan = plan_erase(made.opened(), json.dumps([7, name]), made.options(), absent=True)
+    rows = spark.createDataFrame([(7, name, 1), (7, "z", 2), (8, name, 3)], ["order id", "sel`ect", "n"])
+    assert [row["n"] for row in rows.where(plan.conditions["balance"]).collect()] == [1]
 
 
 @dataclass
