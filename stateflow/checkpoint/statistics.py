@@ -186,13 +186,13 @@ def taken_back(lines: Sequence[HistoryLine]) -> tuple[range, ...]:
     ranges: list[range] = []
     line = lines[-1] if lines else None
     # A damaged line that names a later slot would lead in a circle.
-    while line is not None and (base := _continued(line)) and base < line.id:
+    while line is not None and (base := continued(line)) and base < line.id:
         ranges.append(range(base + 1, line.id))
         line = by_slot.get(base)
     return tuple(each for each in ranges if each)
 
 
-def _continued(line: HistoryLine) -> int:
+def continued(line: HistoryLine) -> int:
     """The slot of the job's own whose state a record continues; 0 for none."""
     noted = line.metrics.get(CONTINUED_SLOT) if line.kind == "restore" else None
     return line.based_on or (noted if isinstance(noted, int) else 0)

@@ -13,7 +13,7 @@ import pytest
 import stateflow as sf
 from stateflow.checkpoint.abandon import abandon
 from stateflow.checkpoint.names import Time
-from stateflow.checkpoint.statistics import HistoryLine
+from stateflow.checkpoint.statistics import CONTINUED_SLOT, HistoryLine
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.format.records import Prepared, Record
 from stateflow.spark.internals.delta_log import LoggedCommit
@@ -73,6 +73,18 @@ def test_what_was_abandoned_is_lacking_until_a_rewind_takes_it_back() -> None:
     rewound = [*lines, line(4, "restore", based_on=1, out="committed"), line(5, out="committed")]
     assert abandoned_slots(rewound, "out", 5) == ()
     assert abandoned_slots(rewound, "other", 5) == (3,)
+
+
+@pytest.mark.parametrize(
+    "back",
+    [{"based_on": 3}, {"based_on": 0, "metrics": {CONTINUED_SLOT: 3}}],
+    ids=["checkpoint", "savepoint"],
+)
+def test_what_was_abandoned_before_the_restored_snapshot_is_lacking_still(back: dict[str, Any]) -> None:
+    """A restore from the job's own savepoint notes elsewhere which slot it goes back to."""
+    lines = [line(2, out="abandoned"), line(3, out="committed"), line(4, out="abandoned")]
+    restored = HistoryLine(id=5, kind="restore", status="COMPLETED", sinks={"out": "committed"}, **back)
+    assert abandoned_slots([*lines, restored, line(6, out="committed")], "out", 6) == (2,)
 
 
 def test_the_log_of_a_table_in_a_store_is_listed_also_where_its_first_commits_are_gone() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.names import LatestCheckpoint, Slot, Time, head_of, parse, slot_by, slot_of
-from stateflow.checkpoint.statistics import HistoryLine, history
+from stateflow.checkpoint.statistics import HistoryLine, continued, history
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.places import canonical
@@ -230,5 +230,5 @@ def abandoned_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[
         if line.sinks.get(uid) == "abandoned":
             missing.append(line.id)
         elif line.kind == "restore" and uid in line.sinks:
-            upto = line.based_on or 0
+            upto = continued(line)
     return tuple(reversed(missing))
