@@ -491,8 +491,7 @@ def check_key_columns(uid: str, columns: tuple[str, ...], before: OperatorState)
 
 def check_key(uid: str, types: tuple[str, ...], before: OperatorState) -> None:
     """The types of the key must be what they were: its bytes and its key group depend on them."""
-    recorded = tuple(kind for _, kind in before.key)
-    if recorded != types:
+    if before.key_types != types:
         raise IncompatibleError(
             f"operator {uid!r} was keyed by {_key(before.key)} and its key is ({', '.join(types)}) now: state cannot be "
             "found under another key; give the operator a new uid, or cast the key back"

@@ -236,6 +236,11 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The feeds that it reads, by operator and state: it has had rows for all that the state holds at this record."""
 
     @property
+    def key_types(self) -> tuple[str, ...]:
+        """What the bytes of its keys depend on: key columns may be renamed."""
+        return tuple(kind for _, kind in self.key)
+
+    @property
     def all_shards(self) -> Iterator[Shard]:
         return (shard for subtask in self.shards for shard in subtask)
 

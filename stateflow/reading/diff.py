@@ -210,13 +210,13 @@ class Differences:
         return not self.states or any(name in self.states for name in names)
 
     def _check(self, uid: str, one: OperatorState, other: OperatorState) -> None:
-        if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
+        if one.key_types != other.key_types:
             kinds = " and ".join(str(dict(each.key)) for each in (one, other))
-            if one.key != other.key:
-                raise IncompatibleError(
-                    f"operator {uid!r} has other keys in the two, {kinds}: choose other operators with --operator, or two points on one side "
-                    "of that change"
-                )
+            raise IncompatibleError(
+                f"operator {uid!r} has other keys in the two, {kinds}: choose other operators with --operator, or two points on one side "
+                "of that change"
+            )
+        if one.max_parallelism != other.max_parallelism:
             raise IncompatibleError(
                 f"operator {uid!r} has {one.max_parallelism} key groups in one and {other.max_parallelism} in the other: export "
                 "both with `stateflow state export` and compare the tables"

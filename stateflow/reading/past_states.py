@@ -133,12 +133,11 @@ def nothing_stored(record: Record, asked: KeyOfState) -> str:
 
 def with_other_keys(records: Sequence[Record], newest: Record, operator: str) -> tuple[int, ...]:
     """The slots whose operator has another type of key than in `newest`: there the same text names another key, if any."""
-
-    def types(record: Record) -> list[str]:
-        return [kind for _, kind in record.operators[operator].key]
-
+    types = newest.operators[operator].key_types
     return tuple(
-        record.slot for record in records if operator in record.operators and types(record) != types(newest)
+        record.slot
+        for record in records
+        if operator in record.operators and record.operators[operator].key_types != types
     )
 
 

@@ -67,7 +67,7 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
         if old is None:
             yield StateChanges(uid, "", note="the operator is new")
             continue
-        if [kind for _, kind in old.key] != [kind for _, kind in operator.key]:
+        if old.key_types != operator.key_types:
             yield StateChanges(uid, "", note=OTHER_KEYS)
             continue
         former = names_in(operator.states, old.states)

@@ -17,7 +17,7 @@ from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.local import LocalStore
 from tests.jobs.builder import options_of
 from tests.jobs.queried import QueriedJob, entries_of, filled
-from tests.reading.grown import TOTAL, GrownJob, full
+from tests.reading.grown import GROUPS, TOTAL, GrownJob, full
 from tests.refusals.refusal import refused
 
 _int = serializer_for(int)
@@ -128,6 +128,12 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(job: GrownJob, tmp_p
     )
     with refused(IncompatibleError, "operator 'balance'", "other keys in the two"):
         list(Differences(one, keyed).changes())
+    regrouped = msgspec.structs.replace(one.record.operators["balance"], max_parallelism=GROUPS * 2)
+    grouped = ComparedSnapshot(
+        "another", msgspec.structs.replace(one.record, operators={"balance": regrouped}), one.context
+    )
+    with refused(IncompatibleError, "operator 'balance'", f"{GROUPS} key groups", "stateflow state export"):
+        list(Differences(one, grouped).changes())
     with refused(NotFoundError, "operator 'nobody'", "their operators are balance"):
         list(Differences(one, one, operators=["nobody"]).changes())
     with refused(NotFoundError, "state 'nothing'", "their states are brief, idle, items"):
@@ -194,6 +200,20 @@ def test_a_renamed_state_is_compared_with_itself_in_both_directions(job: GrownJo
             assert found.notes == [
                 f"state {name!r} of operator 'balance' is called {other!r} in checkpoint {points[0]}"
             ]
+
+
+def test_key_columns_that_were_renamed_are_the_same_keys(tmp_path: Path) -> None:
+    made = QueriedJob(tmp_path / "root")
+    before = made.checkpoint(entries_of(filled(3, 4)))
+    made.key = (("customer", "int"),)
+    after = made.checkpoint(entries_of(filled(3, 4, rows=5)))
+    job, options = Job(made.root, "orders"), options_of(made.root)
+    with job.diff(str(before), str(after), states=["total"], options=options) as found:
+        assert sorted((c.kind, c.key, c.before, c.after) for c in found.changes()) == [
+            ("changed", 3, 1.0, 10.0),
+            ("changed", 4, 1.0, 10.0),
+        ]
+    assert job.bisect("balance", "total", None, "value > 5", options=options).record.slot == after
 
 
 def test_a_savepoint_s_folder_may_be_written_with_a_slash_at_its_end(tmp_path: Path) -> None:

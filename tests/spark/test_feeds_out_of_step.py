@@ -182,6 +182,44 @@ def test_a_feed_that_was_out_of_the_pipeline_or_whose_sink_is_renamed_goes_on(sc
     assert scene.is_right(told)
 
 
+class SumOfAnyRows(sf.KeyedProcess[int, Any, Any]):
+    total = sf.ValueState(float, default=0.0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        self.total.value += sum(row.amount for row in rows)
+        yield key, self.total.value
+
+
+def with_customers(frame: Any) -> Any:
+    return frame.withColumnRenamed("user", "customer")
+
+
+@pytest.mark.slow
+def test_a_feed_goes_on_from_before_its_key_columns_were_renamed(scene: Scene) -> None:
+    bench, changes = scene.bench, sf.memory("feed-of-customers")
+    changes.clear()
+
+    def declared(key: str, feed: bool) -> sf.Pipeline:
+        @sf.pipeline("customers")
+        def customers(flow: sf.Flow) -> None:
+            rows = flow.source("orders", bench.source("orders", ORDER), Order)
+            if key == "customer":
+                rows = rows.transform(with_customers, ORDER.replace("user", "customer"))
+            sums = rows.key_by(key).process("sum", SumOfAnyRows, output="key long, total double")
+            sums.collect("sums", sf.memory("sums-of-customers"))
+            if feed:
+                flow.state_changes("sum", state="total").collect("changes", changes)
+
+        return customers
+
+    for number, (key, feed) in enumerate([("user", True), ("customer", False), ("customer", True)]):
+        bench.rows("orders", [Order(number, "a", 2.0, at(number))])
+        found = bench.run(declared(key, feed), retained_checkpoints=50)
+        assert not [each for each in found.warnings if "the feed of" in each]
+    told = sorted((row.get("user", row.get("customer")), row["after"]) for row in changes.rows)
+    assert told == [(0, 2.0), (1, 2.0), (2, 2.0)]
+
+
 @pytest.mark.slow
 def test_an_operator_that_reads_a_feed_begins_with_the_whole_state_or_is_named(scene: Scene) -> None:
     first, second = sf.memory("feed-first"), sf.memory("feed-second")

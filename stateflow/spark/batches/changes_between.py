@@ -348,7 +348,7 @@ def _comparable(
     if one is None or name not in one.states:
         return None, f"checkpoint {base.slot} does not have the state"
     then, other = one.states[name], parent.operators.get(node.uid, one)
-    if (one.key, one.max_parallelism) != (other.key, other.max_parallelism):
+    if (one.key_types, one.max_parallelism) != (other.key_types, other.max_parallelism):
         return then, "the operator has another key or other key groups now"
     return then, ""
 
