@@ -47,7 +47,8 @@ LIMIT = 1000
 """Most entries of a list or map in one answer, by default."""
 OPEN_SHARDS = 64
 MOST_TIMES = 10_000
-"""Most instants of a key group that a look-up in a state ordered by time goes through."""
+"""Most entries that a look-up in a state ordered by time finds, and most instants of a key group that it goes through, unless all is
+asked for."""
 EXPIRED_AT_ONCE = 10_000
 """Once it has a live entry, a look-up skips at most this many expired ones; then it says that there may be more."""
 MOST_EXPIRED = 1_000_000
@@ -244,7 +245,8 @@ class StateReader:
         namespace: Any = None,
         limit: int | None = LIMIT,
     ) -> LookupResult:
-        """What the state holds now. It hides expired entries, as user code does not see them either."""
+        """What the state holds now. It hides expired entries, as user code does not see them either. With None for the limit it finds
+        all, however much that is."""
         target = self.target(operator, state)
         at, full = target.place(key, namespace)
         suffix = None if map_key is None else target.entry(map_key)
@@ -252,6 +254,15 @@ class StateReader:
             return target.empty_result(suffix)
         with self._reading(operator, at, target.shards[at]) as opening:
             return self._result(target, opening, full, suffix, limit)
+
+    def look_up_in(
+        self, shard: ReadShard, operator: str, state: str, key: Any, *, namespace: Any = None
+    ) -> LookupResult:
+        """What a look-up of the whole state of a key finds where `shard` has all its entries."""
+        target = self.target(operator, state)
+        opening = Opening()
+        opening.backend = shard
+        return self._result(target, opening, target.place(key, namespace)[1], None, None)
 
     def look_up_many(
         self,
@@ -525,38 +536,47 @@ def _at_times(
 ) -> LookupResult:
     """The entries of a key in a state that is ordered by time, each with its time."""
     found: list[dict[str, Any]] = []
-    most = MOST_TIMES if limit is None else min(limit, MOST_TIMES)
-    for own, stored in _by_time(target, backend, full):
+    most = None if limit is None else min(limit, MOST_TIMES)
+    for own, stored in _by_time(target, backend, full, whole=limit is None):
         moment = {"at": instant(read_timestamp(own, PREFIX_WIDTH))}
         entries = _live(stored, now, None)[0]
         found += [moment | entry for entry in _gathered(target, len(own), entries)]
-        if len(found) > most:
+        if most is not None and len(found) > most:
             break
     if not found:
         return target.empty_result(None)
-    return LookupResult(True, found[:most], target.what, len(found) > most)
+    return LookupResult(True, found[:most], target.what, most is not None and len(found) > most)
 
 
 def _by_time(
-    target: Target, backend: ReadShard, full: bytes
+    target: Target, backend: ReadShard, full: bytes, *, whole: bool
 ) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
     """The entries of a key at each time, with what their keys begin with. A database goes on from each time that there is in the key
-    group to the next one, whatever lies between."""
+    group to the next one, whatever lies between. Behind very many times it goes through all that lies there if the `whole` is asked for,
+    and else refuses."""
     begin, key = full[:PREFIX_WIDTH], full[PREFIX_WIDTH:]
+    behind = PREFIX_WIDTH + TIME_WIDTH
     end, at, times = after(begin), begin, 0
+
+    def grouped(
+        of_key: Iterator[tuple[bytes, bytes]],
+    ) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
+        return itertools.groupby(of_key, key=lambda entry: entry[0][: behind + len(key)])
+
     if isinstance(backend, OnePassShard):
-        behind = PREFIX_WIDTH + TIME_WIDTH
-        of_key = backend.scan_parts(begin, end, behind, key)
-        yield from itertools.groupby(of_key, key=lambda entry: entry[0][: behind + len(key)])
+        yield from grouped(backend.scan_parts(begin, end, behind, key))
         return
     while (first := next(iter(backend.scan(at, end)), None)) is not None:
         times += 1
+        if times > MOST_TIMES and whole:
+            yield from grouped(entry for entry in backend.scan(at, end) if entry[0].startswith(key, behind))
+            return
         if times > MOST_TIMES:
             raise UsageError(
                 f"state {target.name!r} of operator {target.operator!r} has entries of more than {MOST_TIMES:,} instants beside "
                 "this key's: read it as a table, with `stateflow state export`"
             )
-        time = first[0][: PREFIX_WIDTH + TIME_WIDTH]
+        time = first[0][:behind]
         own = time + key
         yield own, backend.scan(own, after(own))
         at = after(time)

@@ -7,7 +7,7 @@ shards as a whole anyway to count the keys, and has seen by then which of them d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, prefix
 from stateflow.format.records import OperatorListState, OperatorState, Shard
 from stateflow.format.state_names import found_names, names_in
+from stateflow.reading.key_state import EntriesShard
 from stateflow.reading.query import LookupResult, StateReader, Target
 from stateflow.reading.stored_entries import EntryName
 from stateflow.replay.rows import DIFFERENT, GONE, NEW
@@ -106,12 +107,12 @@ def _compared(
     counts: dict[str, int] = {}
     changes: list[KeyChange] = []
     keys = 0
-    for key, namespace, is_same in _keys(before, after, uid, names):
+    for key, namespace, stored in _keys(before, after, uid, names):
         keys += 1
-        if is_same:
+        if stored is None:
             continue
-        old = before.look_up(uid, former, key, namespace=namespace, limit=None)
-        new = after.look_up(uid, name, key, namespace=namespace, limit=None)
+        old = before.look_up_in(stored[0], uid, former, key, namespace=namespace)
+        new = after.look_up_in(stored[1], uid, name, key, namespace=namespace)
         if old.found == new.found and comparable(old.json) == comparable(new.json):
             continue  # the same value, stored in another way; or expired in both
         kind = DIFFERENT if old.found and new.found else GONE if old.found else NEW
@@ -134,8 +135,8 @@ def _beginning(result: LookupResult) -> Any:
 
 def _keys(
     before: StateReader, after: StateReader, uid: str, names: tuple[str, str]
-) -> Iterator[tuple[Any, Any, bool]]:
-    """Each key with entries on a side, in each of its namespaces, and whether both sides have the same bytes."""
+) -> Iterator[tuple[Any, Any, tuple[EntriesShard, EntriesShard] | None]]:
+    """Each key with entries on a side, in each of its namespaces, and all its entries on each side; None where they are the same bytes."""
     old, new = before.target(uid, names[0]), after.target(uid, names[1])
     groups = _groups_to_read(before.record.operators[uid], after.record.operators[uid])
     for group in groups:
@@ -143,7 +144,22 @@ def _keys(
         theirs = _by_key(after, new, group)
         for place in dict.fromkeys([*ours, *theirs]):
             key, end = old.codec.decode(place, 0)
-            yield key, _namespace(old, place, end)[0], ours.get(place) == theirs.get(place)
+            held, holds = ours.get(place, []), theirs.get(place, [])
+            stored = (
+                None
+                if held == holds
+                else (_as_stored(old, group, place, held), _as_stored(new, group, place, holds))
+            )
+            yield key, _namespace(old, place, end)[0], stored
+
+
+def _as_stored(
+    target: Target, group: int, place: bytes, entries: Sequence[tuple[bytes, bytes]]
+) -> EntriesShard:
+    """The entries of a key and namespace as they are in the key group. They are at hand, and a look-up in the state would go through those
+    of every other key."""
+    begin, width = prefix(group, target.state_id), TIME_WIDTH if target.schema.timed else 0
+    return EntriesShard([(begin + part[:width] + place + part[width:], raw) for part, raw in entries])
 
 
 def _namespace(target: Target, stored: bytes, at: int) -> tuple[Any, int]:
@@ -154,7 +170,7 @@ def _namespace(target: Target, stored: bytes, at: int) -> tuple[Any, int]:
 
 
 def _by_key(reader: StateReader, target: Target, group: int) -> dict[bytes, list[tuple[bytes, bytes]]]:
-    """The entries of a key group by their key and namespace."""
+    """The entries of a key group by their key and namespace, each with what else is in its key."""
     begin = PREFIX_WIDTH + (TIME_WIDTH if target.schema.timed else 0)
     found: dict[bytes, list[tuple[bytes, bytes]]] = {}
     ends = prefix(group, target.state_id), prefix(group, target.state_id + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ import stateflow as sf
 from stateflow.errors import UsageError
 from stateflow.format.keygroups import key_group
 from stateflow.reading import query
+from stateflow.reading.bisect import first_of_key
 from stateflow.reading.files.sst import FileEntry, SstFile
 from stateflow.reading.history import history_of_key
 from stateflow.reading.key_state import EntriesShard, key_state
 from stateflow.reading.past_states import KeyOfState, PastStates
+from stateflow.reading.predicates import function
+from stateflow.replay.states import state_changes
 from stateflow.testing import ColumnarHarness
 from tests.jobs.queried import QueriedJob
 from tests.refusals.refusal import refused
@@ -88,9 +92,11 @@ def test_what_open_windows_hold_so_far_can_be_asked_by_key(
     first = asked.look_up("op", "windows", 4, limit=1)
     assert (len(first.value), first.more) == (1, True)
     assert not asked.look_up("op", "windows", 999).found
+    whole = asked.get("op", "windows", 4)
     monkeypatch.setattr(query, "MOST_TIMES", 1)
     with refused(UsageError, "as a table", "`stateflow state export`"):
-        asked.get("op", "windows", 4)
+        asked.look_up("op", "windows", 4)
+    assert asked.get("op", "windows", 4) == whole, "whoever asks for all gets all"
     asked.close()
 
 
@@ -137,6 +143,40 @@ def test_the_past_of_a_state_ordered_by_time_is_read_once_and_not_once_per_windo
         assert max(decoded.values(), default=301) <= 2 * 301, (
             "a file may be gone through for each look-up, not for each window"
         )
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
+def test_a_change_behind_very_many_windows_of_a_key_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    run, busy, other = windows_of_two_keys(6)
+    job = checkpointed(run, tmp_path, backend)
+    for minute in (6, 7):
+        run.rows(row(busy, "tea", 1.0, minute))
+        job.checkpoint(dict(run._backend.scan(b"", b"\xff" * 8)))
+    monkeypatch.setattr(query, "MOST_TIMES", 4)
+    records = [record for record in job.log().chain if record.operators]
+    asked = KeyOfState("op", "windows", str(busy))
+    history = history_of_key(records, PastStates(job.place(tmp_path / "host")), asked)
+    assert [version.what for version in history.versions] == ["kept", "changed", "changed"]
+    found = first_of_key(
+        records,
+        PastStates(job.place(tmp_path / "host")),
+        replace(asked, limit=None),
+        function("more than six", lambda windows: windows is not None and len(windows) > 6),
+        scan=False,
+    )
+    assert found.record is not None
+    assert (found.record.slot, len(found.value), len(found.previous)) == (records[1].slot, 7, 6)
+    assert not history_of_key(
+        records[1:], PastStates(job.place(tmp_path / "host")), replace(asked, key=str(other), limit=1)
+    ).versions[1:]
+    one, two = (job.place(tmp_path / "host").reader(record) for record in records[:2])
+    (windows,) = state_changes(one, two, 5)
+    assert (windows.keys, windows.counts) == (2, {"different": 1})
+    assert [len(windows.changes[0].before), len(windows.changes[0].after)] == [6, 7]
+    one.close()
+    two.close()
 
 
 def test_the_state_of_a_key_with_many_windows_is_gone_through_once(
