@@ -138,7 +138,7 @@ class Queries:
             looking.begin(looked_into(looking.uids, self.clock(), None))
         else:
             pause = trigger if isinstance(trigger, timedelta) else timedelta()
-            looking.begin_without_end(pause // timedelta(microseconds=1))
+            looking.begin_without_end(pause // timedelta(microseconds=1), self.clock())
         batch_id = self._seed()
         self._plan_first(batch_id)
         self._await(self._query(self._trigger()))
@@ -299,10 +299,12 @@ class Queries:
                         raise loop.failure from None
                     return
                 loop.deliveries.look()
+                # Before the question: what the query does may change before its answer is read.
+                asked = self.clock() if endless else 0
                 if endless and loop.due():
                     loop.input_free()
                 elif endless and query.status["message"] in WAITING.texts:
-                    loop.sources.looking.was_idle()
+                    loop.sources.looking.was_idle(asked)
                     if loop.sources.silent_too_long():
                         loop.admission.release(str(query.id))
                     self.idle()

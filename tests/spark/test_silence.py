@@ -71,6 +71,10 @@ def quiet(looked: int, silent: int, **more: Any) -> SourceState:
 Step = tuple[str, Any]
 
 
+def waits(now: int) -> Step:
+    return "was_idle", now
+
+
 @pytest.mark.parametrize(
     ("steps", "now", "silent"),
     [
@@ -87,48 +91,104 @@ Step = tuple[str, Any]
             900,
             {"a": 400, "b": 410},
         ),
-        # One without end knows what was there when it looks and finds nothing.
-        ([("begin_without_end", 0)], 900, {"a": 0, "b": 10}),
-        ([("begin_without_end", 0), ("was_idle", None)], 900, {"a": 800, "b": 810}),
-        ([("begin_without_end", 300), ("was_idle", None)], 900, {"a": 500, "b": 510}),
+        # One without end knows what was there when it has looked since, and has found nothing. It was seen to wait twice after that.
+        ([("begin_without_end", (0, 150))], 900, {"a": 0, "b": 10}),
+        ([("begin_without_end", (0, 150)), waits(900)], 900, {"a": 0, "b": 10}),
+        ([("begin_without_end", (0, 150)), waits(899), waits(900)], 900, {"a": 0, "b": 10}),
+        ([("begin_without_end", (0, 150)), *map(waits, (898, 899, 900))], 900, {"a": 798, "b": 808}),
+        ([("begin_without_end", (300, 150)), *map(waits, (898, 899, 900))], 900, {"a": 498, "b": 508}),
         # Nobody looks while a batch runs, nor between two triggers.
-        ([("begin_without_end", 0), ("ended_batch", 850)], 900, {"a": 50, "b": 60}),
-        ([("begin_without_end", 0), ("was_idle", None), ("ended_batch", 850)], 900, {"a": 50, "b": 60}),
-        ([("begin_without_end", 30), ("ended_batch", 850)], 900, {"a": 20, "b": 30}),
-        ([("begin_without_end", 300), ("ended_batch", 850)], 900, {"a": 0, "b": 10}),
+        ([("begin_without_end", (0, 150)), ("ended_batch", 850)], 900, {"a": 0, "b": 10}),
+        (
+            [("begin_without_end", (0, 150)), ("ended_batch", 850), *map(waits, (898, 899, 900))],
+            900,
+            {"a": 48, "b": 58},
+        ),
+        (
+            [("begin_without_end", (0, 150)), *map(waits, (198, 199, 200)), ("ended_batch", 850)],
+            900,
+            {"a": 0, "b": 10},
+        ),
+        (
+            [("begin_without_end", (30, 150)), ("ended_batch", 850), *map(waits, (898, 899, 900))],
+            900,
+            {"a": 18, "b": 28},
+        ),
+        (
+            [("begin_without_end", (300, 150)), ("ended_batch", 850), *map(waits, (898, 899, 900))],
+            900,
+            {"a": 0, "b": 10},
+        ),
+        # Nor does a process that sleeps, or that waits for an answer. What it goes on with at 890 may be what it saw at 230.
+        (
+            [("begin_without_end", (0, 150)), ("ended_batch", 200), *map(waits, (210, 220, 230))],
+            890,
+            {"a": 10, "b": 20},
+        ),
+        (
+            [("begin_without_end", (0, 150)), ("ended_batch", 200), *map(waits, (210, 220, 230, 890, 891))],
+            891,
+            {"a": 30, "b": 40},
+        ),
+        # Once it has looked again, it has seen what came meanwhile, if anything.
+        (
+            [("begin_without_end", (0, 150)), ("ended_batch", 200), *map(waits, (230, 890, 891, 892))],
+            892,
+            {"a": 690, "b": 700},
+        ),
+        # On a busy machine each look comes late.
+        (
+            [("begin_without_end", (0, 150)), ("ended_batch", 200), *map(waits, range(300, 901, 100))],
+            900,
+            {"a": 500, "b": 510},
+        ),
         # A second query without end begins anew.
         (
-            [("begin_without_end", 0), ("ended_batch", 200), ("begin_without_end", 0)],
+            [
+                ("begin_without_end", (0, 150)),
+                ("ended_batch", 200),
+                *map(waits, (300, 400, 500)),
+                ("begin_without_end", (0, 600)),
+            ],
             900,
             {"a": 0, "b": 10},
         ),
         # The clock of the host went back.
-        ([("begin_without_end", 0), ("was_idle", None)], 80, {"a": 0, "b": 10}),
+        ([("begin_without_end", (0, 150)), *map(waits, (898, 899, 900))], 80, {"a": 0, "b": 10}),
     ],
 )
 def test_silence_grows_as_somebody_looks(steps: list[Step], now: int, silent: dict[str, int]) -> None:
     looking = Looking(("a", "b"))
     for name, given in steps:
         step = getattr(looking, name)
-        step() if given is None else step(given)
+        if given is None:
+            step()
+        else:
+            step(*given) if isinstance(given, tuple) else step(given)
     known = looking.known({"a": quiet(100, 0), "b": quiet(100, 10)}, now)
     assert {uid: each.silent for uid, each in known.items()} == silent
 
 
 def test_nobody_looks_into_a_source_that_waits() -> None:
     looking = Looking(("a", "b"))
-    looking.begin_without_end(0)
-    looking.was_idle()
-    known = looking.known({"a": quiet(100, 0), "b": quiet(100, 10)}, 900, {"b": "a"})
+    looking.begin_without_end(0, 150)
+    for now in (900, 901, 902):
+        looking.was_idle(now)
+    known = looking.known({"a": quiet(100, 0), "b": quiet(100, 10)}, 902, {"b": "a"})
     assert [each.silent for each in known.values()] == [800, 10]
 
 
-def test_a_batch_looks_until_its_run_began_or_it_was_planned() -> None:
+def test_a_batch_looks_until_its_run_began_or_its_query_began_to_look_for_it() -> None:
     looking = Looking(("a", "b"))
     looking.begin({"a": 500})
     assert looking.of_batch(900) == {"a": 500}, "what came meanwhile is for the next run"
-    looking.begin_without_end(300)
-    assert looking.of_batch(900) == {"a": 900, "b": 900}
+    looking.begin_without_end(300, 600)
+    assert looking.of_batch(900) == {"a": 600, "b": 600}
+    looking.was_idle(880)
+    assert looking.of_batch(900) == {"a": 880, "b": 880}, "one source may have answered long before another"
+    looking.ended_batch(920)
+    assert looking.of_batch(990) == {"a": 920, "b": 920}
+    assert looking.of_batch(910) == {"a": 910, "b": 910}, "the clock of the host went back"
 
 
 # ---- what a batch makes of it ----
@@ -413,6 +473,43 @@ def test_what_comes_while_a_batch_is_tried_again_is_not_late(
     pair.run(trigger="until-stopped", stop_after=2, tolerable_failed_batches=1, failure_backoff="1 ms")
     assert pair.late_minutes() == []
     assert pair.bench.records("pair")[-1].sources["b"].event_time == round(at(5).timestamp() * 1e6)
+
+
+def test_what_comes_while_the_driver_sleeps_is_not_late(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a run without end, which has waited for a moment before."""
+    was_idle, times = Looking.was_idle, iter(range(1, 1000))
+
+    def slept(looking: Looking, now: int) -> None:
+        was_idle(looking, now)
+        if next(times) == 4:
+            pair.rows("b", 5)
+            pair.clock.now += HOUR
+
+    monkeypatch.setattr(Looking, "was_idle", slept)
+    pair.rows("a", 60)
+    pair.run(trigger="until-stopped", stop_after=2)
+    assert pair.late_minutes() == []
+    assert pair.bench.records("pair")[-1].sources["b"].event_time == round(at(5).timestamp() * 1e6)
+
+
+def test_a_quiet_source_becomes_idle_in_a_run_without_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour passes, and some moments later `a` has a row."""
+    was_idle, times = Looking.was_idle, iter(range(1, 1000))
+
+    def passes(looking: Looking, now: int) -> None:
+        was_idle(looking, now)
+        number = next(times)
+        if number == 4:
+            pair.clock.now += HOUR
+        if number == 8:
+            pair.rows("a", 90)
+
+    monkeypatch.setattr(Looking, "was_idle", passes)
+    pair.rows("a", 60)
+    pair.run(trigger="until-stopped", stop_after=2)
+    assert pair.watermarks()[-2:] == [2, 59]
 
 
 def test_an_empty_file_is_no_silence_of_what_waits_behind_it(pair: Pair) -> None:

@@ -117,34 +117,40 @@ class Looking:
     """Until when the query that is under way will have looked, if it ends by itself."""
     _found: dict[str, Micros] = field(default_factory=dict)
     """Until when queries have looked that have read all up to their bounds."""
+    _began: Micros = 0
+    """When the query without end began."""
     _last_end: Micros | None = None
     """When the last batch of the query ended."""
-    _has_looked: bool = False
-    """Whether the query has found nothing, before its first batch."""
+    _waited: tuple[Micros, ...] = ()
+    """When the query was last seen to wait for rows, since its last batch: three times at most."""
 
     def begin(self, coming: Mapping[str, Micros]) -> None:
         """A query begins that ends by itself: it reads what its sources have had until then."""
         self._coming, self._interval = dict(coming), None
 
-    def begin_without_end(self, interval: Micros) -> None:
+    def begin_without_end(self, interval: Micros, now: Micros) -> None:
         """A query begins that looks again and again."""
-        self._interval, self._last_end, self._has_looked = interval, None, False
+        self._interval, self._began, self._last_end, self._waited = interval, now, None, ()
 
     def reached_end(self) -> None:
         """The query has ended, since there was nothing more up to its bounds."""
         self._found |= self._coming
 
-    def was_idle(self) -> None:
-        """The query has looked, and there was nothing."""
-        self._has_looked = True
+    def was_idle(self, now: Micros) -> None:
+        """The query waits for rows: it has looked, and there was nothing. It may wait since before `now`, if not by much."""
+        self._waited = (*self._waited, now)[-3:]
 
     def ended_batch(self, now: Micros) -> None:
         """A batch has ended. While it ran nobody looked."""
-        self._last_end = now
+        self._last_end, self._waited = now, ()
 
     def of_batch(self, planned: Micros) -> dict[str, Micros]:
-        """Until when a batch looks into the sources that it reads. It was to begin when it was `planned`."""
-        return self._coming if self._interval is None else dict.fromkeys(self.uids, planned)
+        """Until when a batch looks into the sources that it reads. It was to begin when it was `planned`. The query had begun to look by
+        then, perhaps long before: when it waited last, it had not."""
+        if self._interval is None:
+            return self._coming
+        last = max(self._waited, default=self._began if self._last_end is None else self._last_end)
+        return dict.fromkeys(self.uids, min(planned, last))
 
     def known(
         self, recorded: Mapping[str, SourceState], now: Micros, waiting: Collection[str] = ()
@@ -157,8 +163,14 @@ class Looking:
     def _seen(self, recorded: Mapping[str, SourceState], now: Micros) -> Mapping[str, Micros]:
         if self._interval is None:
             return self._found
+        waited = self._waited
+        if len(waited) < 3:
+            return {}
+        # A process that slept goes on with what it saw before, and a store may take long to answer: the clock alone says nothing. Who has
+        # been seen to wait twice more has looked in between, and has found nothing of what was there by the first time.
+        until = min(now, waited[0]) - self._interval
         if self._last_end is None:
-            return dict.fromkeys(self.uids, now - self._interval) if self._has_looked else {}
+            return dict.fromkeys(self.uids, until)
         # Since its last batch the query has looked at each trigger. The time of that batch counts when the next one has read.
-        more = max(0, now - self._interval - self._last_end)
+        more = max(0, until - self._last_end)
         return {uid: state.looked + more for uid, state in recorded.items() if state.looked is not None}
