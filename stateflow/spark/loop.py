@@ -122,7 +122,7 @@ class BatchLoop:
         self._batch_warnings = BatchWarnings(self.spark, self.inputs, self.warnings, self.settings.job)
         commits = ReadCommits(self.spark, self.inputs.leaves)
         self.source_records = SourceRecords(
-            self.inputs, writer, self.made_by, self.warnings, self.clock, commits
+            self.inputs, writer, self.made_by, self.warnings, self.clock, commits, self.deliveries.settle
         )
         target = self.options.target_batch_duration.total_seconds()
         self.admission = Admission(self.spark, self.inputs, target, self.warnings.add)

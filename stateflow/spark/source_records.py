@@ -34,6 +34,8 @@ class SourceRecords:
     warnings: RunWarnings
     clock: Callable[[], int]
     commits: ReadCommits
+    settle: Callable[[], None]
+    """Waits for the record that is on its way."""
 
     def of_batch(self, location: Path, batch_id: int) -> dict[str, SourceState]:
         """How far a batch has read, by Spark's log at the location. What Spark notes of files goes into files of the job's own."""
@@ -76,6 +78,8 @@ class SourceRecords:
         self._write(moved, {POSITIONS: sorted(undone_by), UNDONE_BY: dict(undone_by)})
 
     def _write(self, sources: dict[str, SourceState], noted: Mapping[str, Any]) -> None:
+        # A query may end while the record of its last batch is delivered, and no record is decided before the one below it is complete.
+        self.settle()
         now = self.clock()
         if is_before_first_batch(self.writer.parent, self.writer.epoch):
             noted = {**noted, BEFORE_FIRST_BATCH: True}

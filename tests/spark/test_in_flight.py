@@ -22,7 +22,9 @@ from stateflow.spark.in_flight import InFlight, Passage
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.slot import SinkSlot
+from stateflow.spark.source_records import SourceRecords
 from tests.refusals.refusal import refused
+from tests.spark import by_hand
 from tests.spark.failing_decision import fail_once
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 from tests.spark.sink_places import contents
@@ -309,6 +311,48 @@ def test_what_a_sink_refuses_when_it_is_asked_is_not_decided(
     assert len(deliveries.began) == 1
     bench.run(pipeline(bench, deliveries))
     assert counts(deliveries) == ALL
+
+
+@pytest.mark.slow
+def test_a_run_goes_round_undone_versions_once_its_last_batch_is_delivered(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the table `a` the job has read minute 30; what came at minute 70 is undone."""
+    moves, delivered = threading.Event(), list[int]()
+    move = SourceRecords.move
+
+    def seen(records: SourceRecords, *given: Any) -> None:
+        moves.set()
+        move(records, *given)
+
+    def slowly(frame: DataFrame, delivery: sf.Delivery) -> None:
+        moves.wait(20)
+        time.sleep(0.5)
+        delivered.extend(row["ts"].minute for row in frame.collect())
+
+    @sf.pipeline("tables")
+    def tables(flow: sf.Flow) -> None:
+        source = sf.delta(str(path), options={"maxFilesPerTrigger": 1})
+        flow.source("a", source, Visit).for_each_batch("out", slowly)
+
+    def add(*minutes: int) -> None:
+        for minute in minutes:
+            by_hand.append(path, [(1, "home", 1.0, at(minute))], by_hand.columns(VISIT))
+
+    path = bench.folder / "a"
+    add(30)
+    moves.set()
+    bench.run(tables)
+    moves.clear()
+    add(40, 50)
+    by_hand.go_back(path, 1)
+    add(55)
+    monkeypatch.setattr(SourceRecords, "move", seen)
+    bench.run(tables, max_concurrent_checkpoints=2)
+    assert delivered == [30, 40, 55]
+    assert [r.statistics["undone_by"] for r in bench.records("tables") if "undone_by" in r.statistics] == [
+        {"a": 3}
+    ]
 
 
 @pytest.mark.slow
