@@ -7,7 +7,7 @@ from typing import Any
 
 from stateflow.quantities import several
 from stateflow.replay.rows import RowChange, RowChanges
-from stateflow.replay.states import OTHER_KEYS, OTHER_NAMESPACES, StateChanges
+from stateflow.replay.states import OPERATOR_GONE, OTHER_KEYS, OTHER_NAMESPACES, STATE_GONE, StateChanges
 
 SHOWN = 20
 """Changes of a sink or a state that are kept for people."""
@@ -28,6 +28,10 @@ class SinkChanges:
     """The first ones, each with the slot of its batch."""
     columns_gone: tuple[str, ...] = ()
     columns_new: tuple[str, ...] = ()
+    shortened: int = 0
+    """Rows that are as they were but for values in columns that are gone."""
+    gone_batches: int = 0
+    """Batches that gave it rows, or could have, while the code that ran now has no such sink."""
     new_rows: int = 0
     """Of batches whose pipeline had no such sink."""
     new_batches: int = 0
@@ -39,13 +43,32 @@ class SinkChanges:
         return sum(self.counts.values())
 
     @property
+    def others(self) -> int:
+        """Rows that would not be as they were."""
+        return self.changed + self.shortened
+
+    @property
     def share(self) -> float:
-        """Changed rows per row that was delivered, at most 1."""
-        return min(1.0, self.changed / max(self.before, 1))
+        """Such rows per row that was delivered, at most 1. It is 1 for a sink that the code does not have."""
+        return 1.0 if self.gone_batches else min(1.0, self.others / max(self.before, 1))
+
+    @property
+    def excess(self) -> str:
+        """What is more than a limit lets pass, before the limit is named."""
+        if self.gone_batches:
+            return f"the code has no sink {self.sink!r}, so its {several(self.before, 'row')} would be gone"
+        if self.shortened:
+            lacks = f", since the code does not put out {', '.join(self.columns_gone)} any more"
+        else:
+            lacks = ""
+        return (
+            f"{self.others:,} of {several(self.before, 'row')} of sink {self.sink!r} would be others{lacks}"
+        )
 
     def take(self, slot: int, found: RowChanges) -> None:
         self.before += found.before
         self.after += found.after
+        self.shortened += found.shortened
         for kind, n in found.counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + n
         self.changes += [(slot, change) for change in found.changes[: SHOWN - len(self.changes)]]
@@ -94,6 +117,10 @@ class ReplayReport:
     states: list[StateChanges] = field(default_factory=list)
     unsteady: Unsteady | None = None
     """The first operator that is not deterministic, if that was looked for and found."""
+    lets_go: bool = False
+    """Whether the code was run with leave to drop state (`allow_non_restored_state`)."""
+    forgotten: frozenset[tuple[str, str]] = frozenset()
+    """Operators and states of theirs that the code says it lets go (`forgets`)."""
     fork_bytes: int = 0
     """What the fork had written when it began: nothing was copied."""
     notes: list[str] = field(default_factory=list)
@@ -103,7 +130,7 @@ class ReplayReport:
         """Whether nothing differs, as far as it could be compared."""
         return (
             not any(
-                sink.changed or sink.columns_gone or sink.columns_new or sink.new_batches
+                sink.others or sink.columns_gone or sink.columns_new or sink.new_batches or sink.gone_batches
                 for sink in self.sinks.values()
             )
             and not any(
@@ -143,19 +170,20 @@ class ReplayReport:
     def excess(self, max_changed: float) -> str:
         """Why the changes are more than `max_changed` lets pass, as a sentence; empty when they are not.
 
-        What could not be compared is more than any limit lets pass.
+        What could not be compared is more than any limit lets pass. A state or operator that is gone has no key as it was.
         """
         for sink in self.sinks.values():
             if sink.unknown:
                 return f"what sink {sink.sink!r} was given can no longer be compared ({self.uncompared[0]})"
             if sink.share > max_changed:
-                return (
-                    f"{sink.changed:,} of {several(sink.before, 'row')} of sink {sink.sink!r} would be others, and "
-                    f"max_changed={max_changed:g} lets {int(sink.before * max_changed):,} pass"
-                )
+                return f"{sink.excess}, and max_changed={max_changed:g} lets {int(sink.before * max_changed):,} pass"
         for state in self.states:
             if state.note in (OTHER_KEYS, OTHER_NAMESPACES):
                 return f"the state of operator {state.operator!r} cannot be compared: {state.note}"
+            meant = self.lets_go or (state.operator, state.state) in self.forgotten
+            if state.note in (OPERATOR_GONE, STATE_GONE) and max_changed < 1 and not meant:
+                what = f"state {state.state!r} of operator" if state.state else "operator"
+                return f"the code has no {what} {state.operator!r}, and max_changed={max_changed:g} lets none of its keys go"
             if state.changed > max_changed * max(state.keys, 1):
                 return (
                     f"{state.changed:,} of {several(state.keys, 'key')} of state {state.state!r} of operator {state.operator!r} would "
@@ -195,6 +223,8 @@ def _sink_document(sink: SinkChanges) -> dict[str, Any]:
         **{kind: sink.counts.get(kind, 0) for kind in ("gone", "new", "different")},
         "columns_gone": list(sink.columns_gone),
         "columns_new": list(sink.columns_new),
+        "shortened": sink.shortened,
+        "gone_batches": sink.gone_batches,
         "unknown": {str(slot): why for slot, why in sink.unknown.items()},
         "changes": [
             {"slot": slot, "kind": c.kind, "key": c.key, "before": c.before, "after": c.after}

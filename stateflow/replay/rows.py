@@ -43,6 +43,8 @@ class RowChanges:
     columns_new: tuple[str, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     """By kind."""
+    shortened: int = 0
+    """Rows that are as they were but for values in columns that are gone."""
 
     @property
     def changed(self) -> int:
@@ -62,14 +64,25 @@ def compared(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowChange
         _paired(old.take(pa.array(old_extra)), new.take(pa.array(new_extra)), _known(key, common))
     )
     counts = {kind: n for kind in (GONE, NEW, DIFFERENT) if (n := sum(c.kind == kind for c in changes))}
+    gone = [name for lower, name in theirs.items() if lower not in ours and _has_values(before[name])]
     return RowChanges(
         before.num_rows,
         after.num_rows,
         changes,
-        tuple(name for lower, name in theirs.items() if lower not in ours and _has_values(before[name])),
+        tuple(gone),
         tuple(name for lower, name in ours.items() if lower not in theirs),
         counts,
+        _with_values(before.select(gone), old_extra),
     )
+
+
+def _with_values(columns: pa.Table, besides: np.ndarray[Any, Any]) -> int:
+    """How many rows have a value in any of the columns, besides those of some places."""
+    has = np.zeros(columns.num_rows, dtype=bool)
+    for column in columns.columns:
+        has |= column.is_valid().to_numpy()
+    has[besides] = False
+    return int(has.sum())
 
 
 def _has_values(column: pa.ChunkedArray) -> bool:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.compatibility.states import forgets
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Prepared, Record
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode, TransformNode
@@ -23,7 +24,7 @@ from stateflow.replay.comparison import SHOWN, ReplayReport, SinkChanges, Unstea
 from stateflow.replay.delivered import NotKept, delivered_rows, read_files, staged_rows, was_abandoned
 from stateflow.replay.evaluation import Evaluation, PastBatches, evaluation
 from stateflow.replay.feed_names import RenamedFeed, renamed_feeds, under_todays_name
-from stateflow.replay.rows import RowChanges, compared
+from stateflow.replay.rows import GONE, RowChanges, compared
 from stateflow.replay.span import Step
 from stateflow.replay.states import state_changes
 from stateflow.spark.batches.batch import Batch
@@ -76,9 +77,16 @@ class _Replay:
             self.batches[0].record.slot,
             last.slot,
             compared=request.compare,
+            lets_go=self.flow.allow_non_restored_state,
+            forgotten=frozenset((node.uid, name) for node in self.flow.operators for name in forgets(node)),
             notes=list(request.notes),
         )
         self.declared = {sink.uid: sink for sink in self.flow.sinks}
+        # A record that only tells where sources begin has none.
+        self.kept_sinks = next(
+            (each.record.sinks.keys() for each in self.batches[::-1] if each.record.sinks), frozenset[str]()
+        )
+        """Sinks that the job has in the newest of these batches."""
         self.flow.nodes[:] = [
             _captured(node) if isinstance(node, SinkNode) else node for node in self.flow.nodes
         ]
@@ -129,7 +137,17 @@ class _Replay:
         self.report.notes += [feed.note(sink, slots) for (sink, feed), slots in self.renamed.items()]
         if self.request.check:
             self.report.notes.append("no operator did anything else at a second try of its batches")
+        had = {uid for step in self.batches for uid in step.record.sinks}
+        for uid in sorted(had - self.kept_sinks - self.declared.keys()) if self.request.compare else ():
+            self.report.notes.append(
+                f"the job itself had given up sink {uid!r} by checkpoint {self.report.last}: the rows that it got before are compared with "
+                "nothing"
+            )
         for sink in self.report.sinks.values():
+            if sink.gone_batches:
+                self.report.notes.append(
+                    f"the pipeline has no sink {sink.sink!r} any more: all that it was given counts as gone"
+                )
             if sink.new_batches:
                 self.report.notes.append(
                     f"the pipeline had no sink {sink.sink!r} in {several(sink.new_batches, 'batch', 'batches')}: the "
@@ -229,6 +247,26 @@ class _Batches:
             found = compared(*_both(before, after), sink.key)
             sink.take(record.slot, found)
             if found.changed:
+                request.changes(uid, record.slot, found)
+        if request.compare:
+            self._take_gone(record)
+
+    def _take_gone(self, record: Record) -> None:
+        """The rows of sinks that the code does not have. What the job itself gave up later is named at the end."""
+        request, report = self.of.request, self.of.report
+        for uid in sorted((record.sinks.keys() - self.of.declared.keys()) & self.of.kept_sinks):
+            sink = report.sinks.setdefault(uid, SinkChanges(uid))
+            sink.gone_batches += 1
+            try:
+                before = self._delivered(record, uid)
+            except NotKept:
+                # However they were, they are gone.
+                rows = record.sinks[uid].rows
+                sink.take(record.slot, RowChanges(rows, counts={GONE: rows}))
+                continue
+            if before is not None:
+                found = compared(before, before.slice(0, 0), ())
+                sink.take(record.slot, found)
                 request.changes(uid, record.slot, found)
 
     def _delivered(self, record: Record, uid: str) -> pa.Table | None:

@@ -23,6 +23,7 @@ from stateflow.state.values.plain import comparable, jsonable
 
 SHOWN = 100
 """Entries of a list or a map that a change shows."""
+OPERATOR_GONE, STATE_GONE = "the operator is gone", "the state is gone"
 OTHER_KEYS = "its key has other types than before"
 OTHER_NAMESPACES = "its namespaces have other types than before"
 
@@ -62,7 +63,7 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
     """Every state of `after` beside the same one of `before`; `most` changes of each are kept."""
     for uid in before.record.operators:
         if uid not in after.record.operators:
-            yield StateChanges(uid, "", note="the operator is gone")
+            yield StateChanges(uid, "", note=OPERATOR_GONE)
     for uid, operator in after.record.operators.items():
         old = before.record.operators.get(uid)
         if old is None:
@@ -73,7 +74,7 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
             continue
         former = names_in(operator.states, old.states)
         for name in sorted(old.states.keys() - former.values()):
-            yield StateChanges(uid, name, note="the state is gone")
+            yield StateChanges(uid, name, note=STATE_GONE)
         for name in sorted(operator.states):
             if name not in former:
                 yield StateChanges(uid, name, note="the state is new")
@@ -90,7 +91,7 @@ def _without_keys(
     """State of subtasks, which is compared as a whole."""
     former = found_names({name: state.former for name, state in after.items()}, before)
     for name in sorted(before.keys() - former.values()):
-        yield StateChanges(uid, name, note="the state is gone")
+        yield StateChanges(uid, name, note=STATE_GONE)
     for name, state in sorted(after.items()):
         if name not in former:
             yield StateChanges(uid, name, note="the state is new")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -35,7 +36,9 @@ class Priced:
     raw: bytes
 
 
-def pipeline(bench: Workbench, factor: float = 1.0, least: float = 0.0) -> sf.Pipeline:
+def pipeline(
+    bench: Workbench, factor: float = 1.0, least: float = 0.0, forms: Sequence[str] = ("json", "parquet")
+) -> sf.Pipeline:
     def priced(orders: DataFrame) -> DataFrame:
         columns = (
             "id",
@@ -52,7 +55,7 @@ def pipeline(bench: Workbench, factor: float = 1.0, least: float = 0.0) -> sf.Pi
     def orders(flow: sf.Flow) -> None:
         rows = flow.source("orders", sf.files(str(bench.folder / "orders"), "json"), Order)
         out = rows.transform(priced, Priced)
-        for form in ("json", "parquet"):
+        for form in forms:
             out.append(form, sf.files(str(bench.folder / form), form))
 
     return orders
@@ -86,3 +89,24 @@ def test_rows_of_json_are_compared_with_what_the_code_puts_out_now(
     assert "other columns (line)" in unknown.uncompared[0]
     assert unknown.sinks["parquet"].counts == {"gone": 4, "new": 4}
     assert "can no longer be compared" in unknown.excess(1.0)
+
+
+@pytest.mark.slow
+def test_a_sink_that_the_job_itself_has_given_up_is_named_and_not_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    bench.rows("orders", [Order(1, 1.0)])
+    bench.run(pipeline(bench))
+    first = bench.records("orders")[-1].slot
+    bench.rows("orders", [Order(2, 2.0)])
+    bench.run(pipeline(bench, forms=["json"]))
+
+    def replayed(last: int | str) -> ReplayReport:
+        code = pipeline(bench, forms=["json"])
+        return bench.job("orders").replay(code, first, last, options=bench.options())
+
+    both = replayed("latest")
+    assert (both.batches, both.excess(0.0), list(both.sinks)) == (2, "", ["json"])
+    assert "had given up sink 'parquet'" in both.notes[0]
+    assert "no sink 'parquet'" in replayed(first).excess(0.0)

@@ -19,6 +19,7 @@ import stateflow as sf
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.replay.comparison import ReplayReport
+from stateflow.replay.listing import listing
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench, at
 
@@ -38,6 +39,15 @@ class Total:
     user: int
     total: float
     luck: float
+    asked_at: datetime
+
+
+@dataclass
+class Unlucky:
+    """A total without a column."""
+
+    user: int
+    total: float
     asked_at: datetime
 
 
@@ -75,6 +85,21 @@ class Doubled(Balance):
 
 class Audited(Balance):
     """Its pipeline has one sink more."""
+
+
+class Unsent(Balance):
+    """Its pipeline lacks the sink of the upsert."""
+
+
+class Shortened(sf.KeyedProcess[int, Order, Unlucky]):
+    """Without a column, and without two of the states."""
+
+    forgets = ("seen", "remind")
+    total = sf.ValueState(float, default=0.0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        self.total.value += sum(row.amount for row in rows)
+        yield Unlucky(key, self.total.value, ctx.now)
 
 
 class Guessed(Balance):
@@ -192,7 +217,8 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
             last = totals.key_by("user").aggregate(
                 "last", "user long, total double, n long", total=sf.sum("total"), n=sf.count()
             )
-            last.upsert("last", sf.delta(str(bench.folder / "last")), keys=["user"])
+            if process is not Unsent:
+                last.upsert("last", sf.delta(str(bench.folder / "last")), keys=["user"])
             named = rows.key_by("user").enrich("names", names_of, Named)
             named.for_each_batch("named", lambda frame, delivery: delivered.append(delivery.slot))
 
@@ -273,6 +299,7 @@ def test_state_that_the_code_no_longer_declares_is_said_to_be_gone(shop: Shop) -
     gone = {(s.operator, s.state) for s in report.states if s.note == "the state is gone"}
     assert gone == {("balance", "seen"), ("balance", "remind")}
     assert not report.is_same
+    assert report.lets_go
 
 
 def test_a_sink_that_is_new_is_compared_with_nothing_and_no_limit_counts_its_rows(shop: Shop) -> None:
@@ -284,6 +311,35 @@ def test_a_sink_that_is_new_is_compared_with_nothing_and_no_limit_counts_its_row
     assert not report.is_same
     assert report.excess(0.0) == ""
     assert "the pipeline had no sink 'audit' in" in report.notes[0]
+
+
+def test_a_sink_that_the_code_lacks_has_all_its_rows_gone(shop: Shop, tmp_path: Path) -> None:
+    with listing(tmp_path / "changes.jsonl") as take:
+        report = shop.replay(Unsent, changes=take)
+
+    last = report.sinks["last"]
+    assert (last.after, last.counts, last.gone_batches) == (0, {"gone": last.before}, report.batches)
+    assert last.before > 0
+    assert not report.is_same
+    assert "no sink 'last' any more" in report.notes[0]
+    assert "the code has no sink 'last'" in report.excess(0.5)
+    assert "max_changed=0.5" in report.excess(0.5)
+    assert report.excess(1.0) == "", "as docs/time-machine.md says to whoever means it"
+    assert len((tmp_path / "changes.jsonl").read_text().splitlines()) == last.before
+    assert not shop.replay(Unsent, compare=False).sinks.get("last")
+
+
+def test_a_column_that_the_code_lacks_makes_every_row_another_one(shop: Shop) -> None:
+    report = shop.replay(Shortened)
+    assert (report.lets_go, report.forgotten) == (False, {("balance", "seen"), ("balance", "remind")})
+
+    totals = report.sinks["totals"]
+    assert totals.columns_gone == ("luck",)
+    assert totals.shortened > 0
+    assert not report.is_same
+    assert "sink 'totals'" in report.excess(0.5)
+    assert "luck" in report.excess(0.5)
+    assert report.excess(1.0) == ""
 
 
 def test_from_the_jobs_first_batch_it_begins_with_nothing(shop: Shop) -> None:

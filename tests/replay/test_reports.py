@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from stateflow.jobs.job import Job
 from stateflow.replay import reports
 from stateflow.replay.comparison import ReplayReport, SinkChanges
 from stateflow.replay.rows import RowChange
-from stateflow.replay.states import StateChanges
+from stateflow.replay.states import OPERATOR_GONE, STATE_GONE, StateChanges
 from stateflow.restore.printing import markdown, text
 from tests.jobs.made import MadeJob, made_job
 from tests.jobs.queried import queried_job
@@ -74,6 +75,21 @@ def test_what_is_called_like_a_secret_is_not_kept() -> None:
     made = kept("it", sinks={"s": sink})
     assert b"hidden" not in encode(made)
     assert made.document["sinks"][0]["changes"][0]["before"]["user"] == 1
+
+
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        (StateChanges("balance", "", note=OPERATOR_GONE), "no operator 'balance'"),
+        (StateChanges("balance", "total", note=STATE_GONE), "no state 'total' of operator 'balance'"),
+    ],
+)
+def test_state_that_goes_is_more_than_a_limit_lets_pass_without_leave(gone: StateChanges, named: str) -> None:
+    report = ReplayReport("orders", "orders", 1, 2, states=[gone])
+    assert named in report.excess(0.99)
+    assert report.excess(1.0) == ""
+    assert replace(report, lets_go=True).excess(0.0) == ""
+    assert replace(report, forgotten=frozenset({(gone.operator, gone.state)})).excess(0.0) == ""
 
 
 def test_names_are_readable_and_unique_by_their_key() -> None:

@@ -84,6 +84,14 @@ def test_columns_that_only_one_side_has_are_named() -> None:
     assert (found.changed, found.columns_gone, found.columns_new) == (0, ("old",), ("new",))
 
 
+def test_a_row_that_loses_a_value_with_its_column_counts_once() -> None:
+    before = pa.table({"a": [1, 2, 3], "old": ["x", None, "y"], "older": [None, None, "z"]})
+    found = compared(before, pa.table({"a": [1, 2, 3]}), [])
+    assert (found.changed, found.columns_gone, found.shortened) == (0, ("old", "older"), 2)
+    found = compared(before, pa.table({"a": [1, 2, 4]}), [])
+    assert (found.changed, found.shortened) == (2, 1), "the third row is gone as a whole"
+
+
 def test_nested_values_are_compared_by_what_is_in_them() -> None:
     kind = pa.struct([("x", pa.list_(pa.int64())), ("raw", pa.binary())])
     one, other = {"x": [1, 2], "raw": b"\x00"}, {"x": [2, 1], "raw": b"\x00"}
