@@ -436,4 +436,25 @@ RULES: tuple[Rule, ...] = (
         "return None",
         "replay/test_replaying.py::test_an_upsert_by_another_order_is_compared_by_the_rows_that_win",
     ),
+    rule(
+        "a key keeps its name beside the bounds of its windows",
+        "pipelines/ready/operators.py",
+        "        if name.lower() in (WINDOW_START, WINDOW_END):\n",
+        "        if False:\n",
+        "pipelines/test_ready.py",
+    ),
+    rule(
+        "an operator that begins empty behind sources that go on is told",
+        "compatibility/flows.py",
+        "            *begins_empty(flow, record),\n",
+        "",
+        "jobs/test_job.py::test_an_operator_that_begins_empty_behind_a_source_that_goes_on_is_told",
+    ),
+    rule(
+        "over changes that say what is gone nothing is aggregated",
+        "pipelines/changes.py",
+        "    if former.deletes:\n        return False\n",
+        "",
+        "pipelines/test_chains.py",
+    ),
 )

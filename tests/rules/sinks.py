@@ -311,4 +311,18 @@ RULES: tuple[Rule, ...] = (
         "",
         "protocol/test_crash_everywhere.py",
     ),
+    rule(
+        "an export replaces nothing but an earlier export",
+        "spark/state_tables/export_target.py",
+        "if not _EXPORTED.fullmatch(name)",
+        "if False",
+        "cli/test_waiting.py::test_an_export_replaces_only_what_an_export_has_written",
+    ),
+    rule(
+        "what a Delta table asks of its rows is asked before the decision",
+        "spark/sinks/table_rules.py",
+        "        or (\n            field.name.lower() in nulls\n",
+        "        or (\n            False\n",
+        "spark/test_table_rules.py",
+    ),
 )
