@@ -84,7 +84,7 @@ def test_query_does_not_call_a_key_empty_of_which_only_the_first_entries_have_ex
     monkeypatch.setattr("time.time_ns", lambda: job.clock() * 1000)
     said = command("query", "orders", "balance", "carts", 1, "--checkpoint-dir", job.root)
     assert (said.exit_code, said.stdout) == (0, "")
-    assert "`stateflow state export`" in said.stderr
+    assert f"`stateflow state export --checkpoint-dir {job.root}`" in said.stderr
 
 
 def test_query_as_json(job: QueriedJob, command: Any) -> None:

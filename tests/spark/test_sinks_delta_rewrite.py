@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow import internals
 from stateflow.errors import DisagreementError
 from stateflow.pipelines.inputs.tables import delta
-from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile, Transaction
+from stateflow.spark.internals.delta_log import DeltaLog, LoggedFile, TableShape, Transaction
 from stateflow.spark.sinks import delta_rewrite, delta_upsert
 from stateflow.spark.sinks.base import CommitRequest
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
@@ -179,10 +179,10 @@ def left_to_delta(monkeypatch: pytest.MonkeyPatch, *, merges: bool) -> list[int]
     monkeypatch.setattr(delta_upsert, "rewritten", lambda *_: pytest.fail("the files were written anew"))
     merge, asked = delta_upsert._merge, []
 
-    def asks(request: CommitRequest) -> None:
+    def asks(request: CommitRequest, shape: TableShape) -> None:
         asked.append(request.at.slot)
         if merges:
-            merge(request)
+            merge(request, shape)
 
     monkeypatch.setattr(delta_upsert, "_merge", asks)
     return asked
