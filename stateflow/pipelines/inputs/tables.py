@@ -108,7 +108,7 @@ class DeltaTable(Input):
     @property
     def reads_changes(self) -> bool:
         """True if a source of it gives the rows of its change feed."""
-        return any(name.lower() in _FEEDS and value.lower() == "true" for name, value in self.options.items())
+        return of_change_feed(self.options)
 
     @property
     def since(self) -> str:
@@ -137,6 +137,11 @@ class DeltaTable(Input):
 
     def __str__(self) -> str:
         return f"Delta table {self.named}"
+
+
+def of_change_feed(options: Mapping[str, str]) -> bool:
+    """Whether Delta's reader gives the rows of a table's change feed with these options."""
+    return any(name.lower() in _FEEDS and value.lower() == "true" for name, value in options.items())
 
 
 def _plain(name: str) -> str:

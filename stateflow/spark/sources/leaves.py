@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, places_of
+from stateflow.pipelines.inputs.tables import of_change_feed
 from stateflow.spark.internals.plans import PlanNode, plan_of
 from stateflow.spark.internals.sources import StreamRelation, relation_of
 
@@ -39,8 +40,6 @@ STATEFUL = {
 }
 """Nodes of a plan that need more than one row at a time, and what users call them."""
 
-_FEEDS = ("readchangefeed", "readchangedata")
-"""Options with which Delta reads the change feed of a table."""
 _FOLDER_OF_ITS_OWN = ("schematrackinglocation", "schemalocation")
 
 
@@ -134,11 +133,7 @@ def shape_of(uid: str, leaves: Sequence[LeafDescription]) -> SourceLeaves:
 
 def change_feeds_of(leaves: Sequence[LeafDescription]) -> tuple[int, ...]:
     """For the record of a source its leaves that read the change feed of a Delta table."""
-    return tuple(
-        leaf.place
-        for leaf in leaves
-        if leaf.kind == "delta" and any(leaf.options.get(name, "").lower() == "true" for name in _FEEDS)
-    )
+    return tuple(leaf.place for leaf in leaves if leaf.kind == "delta" and of_change_feed(leaf.options))
 
 
 def topic_ids_of(leaves: Sequence[LeafDescription]) -> dict[str, str]:
