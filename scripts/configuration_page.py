@@ -116,6 +116,7 @@ SHOWN_BY = {
     "source_idle_timeout": "config/test_option_effects.py::test_a_source_that_is_idle_for_the_timeout_no_longer_holds_the_watermark_back",
     "dead_letter_limit": "operators/test_keyed.py::test_more_diverted_rows_than_may_be_kept_fail_the_task",
     "dead_letter_threshold": "spark/test_api_failures.py::test_dead_letters_divert_failing_keys_until_there_are_too_many",
+    "shared_outputs": "spark/test_other_writers.py::test_a_second_job_on_one_target_begins_only_where_it_may_and_then_is_told_once",
     "shared_filesystem": "spark/test_cluster.py::test_subtasks_stay_with_their_executor_and_move_when_it_is_killed",
     "heartbeat_interval": "spark/test_waiting.py::test_a_run_is_fresh_while_it_waits_for_input_and_not_while_a_batch_hangs",
     "heartbeat_timeout": "spark/test_object_store_root.py::test_a_second_run_is_refused_while_the_first_one_lives",

@@ -298,6 +298,9 @@ class Options:
     dead_letter_threshold: int = _number(
         1_000, "The most keys whose rows one batch may send to dead letters before it fails; 0 for no limit."
     )
+    shared_outputs: bool = _flag(
+        False, "Whether a new job may begin in an output that has rows of another job."
+    )
     shared_filesystem: bool = _flag(
         False, "Whether a file:// root is the same folder on every host, so that a cluster may use it."
     )

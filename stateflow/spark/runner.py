@@ -53,7 +53,7 @@ from stateflow.spark.batch_record import MadeBy
 from stateflow.spark.batches.batch_attempt import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs.absent_inputs import absent_inputs
-from stateflow.spark.inputs.foreign_changes import tell_of_outputs
+from stateflow.spark.inputs.foreign_changes import refuse_shared_outputs, tell_of_outputs
 from stateflow.spark.inputs.lineage import traced
 from stateflow.spark.inputs.open_inputs import OpenInputs, locate, open_inputs
 from stateflow.spark.inputs.output_watch import OutputWatch
@@ -299,6 +299,8 @@ class _Run:
         written = {uid: sink.identity for uid, sink in open_sinks.items() if sink.identity}
         # A source may have to ask a catalog.
         refuse_one_identity(written, inputs.identities if written else {})
+        if not self.options.shared_outputs and (log is None or (log.head is None and log.decided is None)):
+            refuse_shared_outputs(spark, self.flow, open_sinks, partial(names_by_id, self.store))
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow), self.warnings.add)
         for uid, sink in open_sinks.items():

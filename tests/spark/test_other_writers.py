@@ -1,4 +1,4 @@
-"""A job that begins on a table of another job is told: the rows of both are in it."""
+"""A job that begins on a table of another job is refused, and told where both shall write: the rows of both are in it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
+from stateflow.jobs.job import jobs
 from stateflow.spark.inputs.foreign_changes import other_writers
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.runner import RunReport, RunRequest, run
 from tests.connectors.iceberg_catalog import NAME, sql_catalog
+from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench
 
 
@@ -72,15 +74,16 @@ def lake(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("lake")
 @pytest.mark.parametrize("kind", ["delta", "files", "iceberg"])
-def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty(
+def test_a_second_job_on_one_target_begins_only_where_it_may_and_then_is_told_once(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
 
-    def ran(job: str, uid: str = "rows") -> RunReport:
+    def ran(job: str, uid: str = "rows", **options_of_run: bool) -> RunReport:
         options = load(
             code={
+                **options_of_run,
                 "checkpoint_dir": str(tmp_path / "checkpoints"),
                 "cache_dir": str(tmp_path / "cache"),
                 "local_fsync": False,
@@ -101,7 +104,10 @@ def test_a_second_job_on_one_target_is_told_once_and_not_when_the_table_is_empty
     assert "where the job has written as sink 'rows': a run adds to those rows what comes from now on" in told
     assert renamed.rows == 1
     assert ran("one", "copies").warnings == ()
-    (told,) = ran("two").warnings
+    with refused(sf.UsageError, "'rows' of this new job", "job 'one' with id", "shared_outputs=true"):
+        ran("two")
+    assert jobs(str(tmp_path / "checkpoints")) == ["one"]
+    (told,) = ran("two", shared_outputs=True).warnings
     assert "has rows of another job (sink 'copies' of the job 'one' with id " in told
     assert ran("two").warnings == ()
     if kind != "delta":

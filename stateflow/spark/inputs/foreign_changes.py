@@ -1,5 +1,5 @@
 """Reports changes that others made to the inputs and outputs of a job. No row shows them, so a run reports them at its start or
-with a batch."""
+with a batch, or refuses to begin."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.inputs.files import Files
@@ -25,6 +26,20 @@ Warn = Callable[[str, str], None]
 """Takes a matter and a sentence about it, as `RunWarnings.add` does."""
 
 _PREFIX = "stateflow/"
+
+
+def refuse_shared_outputs(
+    spark: SparkSession, flow: Flow, sinks: Mapping[str, Sink], jobs: Callable[[], Mapping[str, str]]
+) -> None:
+    """UsageError for a new job that would add to the rows of another one. Most often it is the other one, under a misspelt name or
+    with its checkpoints looked for in another place: it reads the whole input again, and each row would be there twice."""
+    for node in flow.sinks:
+        if others := other_writers(sinks[node.uid].writers(spark), "", jobs):
+            raise UsageError(
+                f"sink {node.uid!r} of this new job would add to {node.target}, which has rows of another job ({', '.join(others)}), and rows "
+                "of an input that both read would be there twice: run it with that job's name and checkpoint root to carry that one on, give this "
+                "one another output, or set shared_outputs=true if both shall write there"
+            )
 
 
 def tell_of_outputs(
