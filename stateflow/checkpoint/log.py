@@ -261,22 +261,10 @@ class Log:
                 "read the whole log"
             )
         self.require_identity()
-        if self.unreadable:
+        if self.damage:
+            # Without its records a run would begin with slot 1, and take the outputs that have later slots for done.
             raise CorruptError(
-                f"{self.unreadable[0]} cannot be read, so nothing of job {self.job!r} may be decided or "
-                "deleted: "
-                f"run `stateflow verify {self.job}`"
-            )
-        if self.gaps:
-            raise CorruptError(
-                f"slot {self.gaps[0]} of job {self.job!r} has no record, although its log starts at "
-                f"{self.floor}: "
-                f"run `stateflow verify {self.job}`"
-            )
-        if self.trace:
-            # A run would begin with slot 1, and take the outputs that have later slots for done.
-            raise CorruptError(
-                f"job {self.job!r} has no record any more, although {self.trace} tells of some: run `stateflow verify {self.job}`"
+                f"nothing of job {self.job!r} may be decided or deleted, because {self.damage}: run `stateflow verify {self.job}`"
             )
 
 

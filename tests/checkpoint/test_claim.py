@@ -301,7 +301,7 @@ def test_what_was_carried_out_is_not_decided_again_when_its_record_is_lost(world
     lost = world.log().chain[-1].slot
     world.store.delete([world.layout.pending(lost)])
     for _ in range(2):
-        with pytest.raises(CorruptError, match=f"slot {lost} of job 'orders' has no record"):
+        with pytest.raises(CorruptError, match=f"slot {lost} has no record"):
             world.claim()
     assert world.sinks["left"].rows == [0, 1]
 

@@ -208,8 +208,8 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _LOG,
-                "        if self.unreadable:\n            raise CorruptError(\n",
-                "        if False:\n            raise CorruptError(\n",
+                "        if self.unreadable:\n            return f",
+                "        if False:\n            return f",
             ),
         ),
         (

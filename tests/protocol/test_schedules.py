@@ -240,7 +240,7 @@ def test_a_slot_that_stays_missing_stops_runs_and_collectors_and_is_named(
     lost = world.log().chain[-2].slot
     store.delete([world.layout.pending(lost)])
     for attempt in (lambda: world.claim("A"), lambda: world.collect(1)):
-        with pytest.raises(CorruptError, match=f"slot {lost} of job 'orders' has no record"):
+        with pytest.raises(CorruptError, match=f"slot {lost} has no record"):
             attempt()
 
 

@@ -25,7 +25,7 @@ no name goes away."""
 Row = Mapping[str, Any]
 BATCH_ROWS = 10_000
 ROWS_LOOKED_AT = 20
-"""Rows, or record batches of them, whose names are taken for those of all."""
+"""Rows, record batches of them, or lines of JSON, whose names are taken for those of all."""
 
 
 class Source(Declarable):

@@ -24,7 +24,7 @@ from stateflow.pipelines.absent import Absence, absences, is_wanted, is_watched,
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.recent_texts import RecentTexts
-from stateflow.pipelines.inputs.source import DeclaredSource
+from stateflow.pipelines.inputs.source import ROWS_LOOKED_AT, DeclaredSource
 from stateflow.pipelines.rows.row_type import RowType, quoted
 from stateflow.spark.internals.file_systems import path_of_url
 from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 MOST_FILES = 1_000
 """Files of a batch in which a column is looked for."""
-LINES = 20
-"""Lines of JSON whose fields are taken for those of a file."""
 _NOWHERE = (
     (Files, "no line of their files names it"),
     (RecentTexts, "no message names it"),
@@ -209,7 +207,7 @@ class AbsentColumns:
         if not isinstance(node.factory, RecentTexts):
             return "", None
         try:
-            texts = node.factory.recent(self.spark, line, LINES)
+            texts = node.factory.recent(self.spark, line, ROWS_LOOKED_AT)
         except PySparkException:
             # Retention has removed them meanwhile, or the broker is gone: the next batch will tell.
             return "", None
@@ -250,7 +248,7 @@ def columns_of(spark: SparkSession, files: Files, path: str) -> frozenset[str] |
     try:
         if files.format == "json" and options.get("multiline", "false").lower() != "true":
             return _fields_of(
-                (row["value"] for row in spark.read.text(path_of_url(spark, path)).limit(LINES).collect()),
+                (row["value"] for row in spark.read.text(path_of_url(spark, path)).limit(ROWS_LOOKED_AT).collect()),
                 files.rows,
             )
         reader = spark.read.format(files.format).options(**files.options)
