@@ -248,7 +248,10 @@ def columns_of(spark: SparkSession, files: Files, path: str) -> frozenset[str] |
     try:
         if files.format == "json" and options.get("multiline", "false").lower() != "true":
             return _fields_of(
-                (row["value"] for row in spark.read.text(path_of_url(spark, path)).limit(ROWS_LOOKED_AT).collect()),
+                (
+                    row["value"]
+                    for row in spark.read.text(path_of_url(spark, path)).limit(ROWS_LOOKED_AT).collect()
+                ),
                 files.rows,
             )
         reader = spark.read.format(files.format).options(**files.options)
