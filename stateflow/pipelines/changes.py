@@ -68,6 +68,7 @@ def former_of_all(streams: Sequence[NodeRows]) -> FormerChanges | None:
         },
         all(each.counted for each in formers),
         any(each.forgets for each in formers),
+        first.operation if all(each.operation == first.operation for each in formers) else "",
     )
 
 
@@ -83,7 +84,7 @@ def refuse_filtered(uid: str, stream: NodeRows) -> None:
 
 
 _ONE_BY_THE_OTHER = {"window_end": "window_start"}
-"""Pairs of columns: a value and its kind."""
+"""A column whose value follows from that of another one."""
 
 
 def refuse_other_keys(uid: str, stream: NodeRows, keys: Sequence[str]) -> None:
@@ -126,7 +127,11 @@ def filters(step: str, what: str, sink: str) -> str:
 
 
 def refuse_stale(
-    uid: str, former: FormerChanges | None, order_by: Sequence[str], per: str | Sequence[str]
+    uid: str,
+    former: FormerChanges | None,
+    order_by: Sequence[str],
+    per: str | Sequence[str],
+    group: Sequence[str],
 ) -> None:
     """Whether rows that were changes can be ranked: a list that knows no newer row keeps the best that there ever was."""
     if former is None:
@@ -136,6 +141,11 @@ def refuse_stale(
         raise UsageError(
             f"{where}: some of its rows say that a row is gone, and the list would rank them like others: rank the rows from which "
             "the changes come, without .changes_as_rows()"
+        )
+    if not former.counted and (moving := former.moving(group)):
+        raise UsageError(
+            f"{where}: its rows replaced each other{keys} before .changes_as_rows(), and the list would keep what has another {moving!r} since: "
+            "rank the rows from which the changes come; where it stays with the row say .changes_as_rows(..., counted=True)"
         )
     if not order_by or not per:
         raise UsageError(
@@ -175,17 +185,32 @@ _GROWS = {"count", "count_distinct", "approximate_count_distinct", "max"}
 """Aggregates whose value never falls while rows are only added."""
 
 
-def refuse_counted_again(uid: str, stream: NodeRows, aggregates: Mapping[str, Aggregate]) -> None:
-    """Whether rows that were changes can be aggregated: a sum would add to a value the one that replaces it, and a minimum keep it."""
+def refuse_counted_again(
+    uid: str,
+    stream: NodeRows,
+    aggregates: Mapping[str, Aggregate],
+    group: Sequence[str],
+    order_by: Sequence[str],
+) -> None:
+    """Whether rows that were changes can be aggregated: a sum would add to a value the one that replaces it, and a minimum keep it.
+
+    `group` has the columns of the key, and the one by which windows are cut.
+    """
     former, rows = stream.former, stream.rows
     if former is None or former.counted or rows is None:
         return
     keys = f" by {', '.join(former.keys)}" if former.keys else ""
+    moving = former.moving(_ONE_BY_THE_OTHER.get(name, name) for name in group)
+    falls = _falls(former.aggregates, order_by)
     for name, aggregate in aggregates.items():
-        if isinstance(aggregate, Aggregate) and not _holds(uid, name, aggregate, former, rows):
+        if isinstance(aggregate, Aggregate) and (
+            moving or (falls and aggregate.kind == "last") or not _holds(uid, name, aggregate, former, rows)
+        ):
             kind = aggregate.kind
             outcome = "take each of them for one more"
-            if kind in _OF_KEYS or kind == "last":
+            if moving and not former.deletes:
+                outcome = f"keep what has another {moving!r} since"
+            elif kind in _OF_KEYS or kind == "last":
                 outcome = f"keep what {'is gone' if former.deletes else 'has been replaced'} since"
             raise UsageError(
                 f"operator {uid!r}: its rows replaced each other{keys} before .changes_as_rows(), and {name!r} ({kind}) would {outcome}: "

@@ -142,10 +142,17 @@ class FormerChanges:
     """Whether later operators count each change by itself."""
     forgets: bool = False
     """Whether the aggregates of a key begin anew when it was forgotten after a `ttl`."""
+    operation: str = ""
+    """The column that says what each change was; empty when it is not one for all rows."""
 
     def keys_have(self, columns: Iterable[str]) -> bool:
         """Whether these columns stay as they are when a row is replaced."""
         return set(self.keys).issuperset(columns)
+
+    def moving(self, group: Iterable[str]) -> str:
+        """The column of a group that a row may leave when another one replaces it; empty for none."""
+        stays = {*self.keys, *(() if self.deletes else (self.operation,))}
+        return next((name for name in group if name not in stays), "")
 
 
 @dataclass(frozen=True, eq=False)

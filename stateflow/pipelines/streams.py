@@ -187,7 +187,7 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
             )
         }
         forgets = isinstance(declared, RunningAggregate) and declared.forgets
-        former = FormerChanges(self.changes, bool(self.operation), aggregates, counted, forgets)
+        former = FormerChanges(self.changes, bool(self.operation), aggregates, counted, forgets, op)
         return self._then(node, rows, former=former)
 
     @property
@@ -401,7 +401,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         cannot be aggregated, and leaves their state as it was. With `ttl` a key is forgotten that had no row for so long: its
         next row begins anew.
         """
-        refuse_counted_again(uid, self.stream, aggregates)
+        refuse_counted_again(uid, self.stream, aggregates, self.columns, self.order_by)
         declared = running_aggregate(self._rows(uid), output, aggregates, on_error=on_error, ttl=ttl)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
@@ -486,7 +486,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         first by `by`. Without `per` each row is one of its own, and rows replace each other by rank. Rows of `.changes_as_rows`
         need both, for a value may have fallen.
         """
-        refuse_stale(uid, self.stream.former, self.order_by, per)
+        refuse_stale(uid, self.stream.former, self.order_by, per, self.columns)
         declared = top(self._rows(uid), n, by=by, per=per, rank=rank, ttl=ttl)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
@@ -551,8 +551,9 @@ class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...
         cannot be aggregated, and leaves the windows as they were.
         """
         keyed = self.keyed
-        refuse_counted_again(uid, keyed.stream, aggregates)
         at = time_column(uid, keyed.stream, self.time)
+        group = (*keyed.columns, at.column)
+        refuse_counted_again(uid, keyed.stream, aggregates, group, keyed.order_by)
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,
             window=self.windows, time=at.column, lateness=self.lateness, emit=emit, on_error=on_error, late=self.late,

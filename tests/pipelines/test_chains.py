@@ -298,6 +298,74 @@ def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any, kind: 
     )
 
 
+def of_users(flow: sf.Flow, *, counted: bool = False) -> Stream:
+    """Rows that replace each other by user: the next one may be of another country, and have another time."""
+    columns = "user long, country string, seen timestamp, n long"
+    users = flow.source("users", sf.delta("/users"), columns, event_time="seen", watermark="1 hour")
+    newest = users.key_by("user", order_by="seen").aggregate(
+        "users-now", columns, country=sf.last("country"), seen=sf.max("seen"), n=sf.count()
+    )
+    return newest.changes_as_rows(op="op", counted=counted)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize(
+    ("declare", "moving"),
+    [
+        (lambda s: s.key_by("country").aggregate("x", "country string, f long", f=sf.min("user")), "country"),
+        (
+            lambda s: s.key_by("country", order_by="n").aggregate(
+                "x", "country string, f long", f=sf.last("user")
+            ),
+            "country",
+        ),
+        (
+            lambda s: s.key_by("user", "country").aggregate(
+                "x", "user long, country string, f long", f=sf.max("n")
+            ),
+            "country",
+        ),
+        (
+            lambda s: s.key_by("country", order_by="n").top("x", 3, by="-n", per="user"),
+            "country",
+        ),
+        (lambda s: s.key_by("op", order_by="n").top("x", 3, by="-n", per="user"), ""),
+        (lambda s: s.key_by("op").aggregate("x", "op string, f long", f=sf.min("user")), ""),
+    ],
+)
+def test_a_group_that_a_row_can_leave_is_refused(
+    declare: Callable[[Stream], Stream], moving: str, counted: bool
+) -> None:
+    """A minimum, or a list, would keep what has gone to another group, without a word."""
+
+    def declared(flow: sf.Flow) -> Stream:
+        return declare(of_users(flow, counted=counted))
+
+    if moving and not counted:
+        with refused(sf.UsageError, "operator 'x'", f"another {moving!r}"):
+            built(declared)
+    else:
+        built(declared)
+
+
+@pytest.mark.parametrize(
+    ("order_by", "taken"),
+    [("n", True), ("-n", False), ("seen", False), ("country", False), (("seen", "n"), True)],
+)
+def test_the_last_of_rows_that_replaced_each_other_is_the_newest(order_by: Any, taken: bool) -> None:
+    """By an order in which a newer row may come before an older one, the older one would stay."""
+
+    def declare(flow: sf.Flow) -> Stream:
+        rows = of_users(flow).key_by("user", order_by=order_by)
+        return rows.aggregate("x", "user long, f string", f=sf.last("country"))
+
+    if taken:
+        built(declare)
+    else:
+        with refused(sf.UsageError, "operator 'x'", "'f' (last)", "has been replaced since"):
+            built(declare)
+
+
 WHERE = "amount > 100"
 
 
