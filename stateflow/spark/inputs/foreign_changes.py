@@ -38,7 +38,7 @@ def refuse_shared_outputs(
             raise UsageError(
                 f"sink {node.uid!r} of this new job would add to {node.target}, which has rows of another job ({', '.join(others)}), and rows "
                 "of an input that both read would be there twice: run it with that job's name and checkpoint root to carry that one on, give this "
-                "one another output, or set shared_outputs=true if both shall write there"
+                "one another output, or set the option shared_outputs=true if both shall write there"
             )
 
 
