@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from stateflow.checkpoint.claim import claim
+from stateflow.checkpoint.claim import claim, living_epochs
 from stateflow.checkpoint.control import (
     INTERRUPTED,
     JOB_DRAINED,
@@ -195,6 +195,8 @@ class _Run:
 
     def _check_before_spark(self) -> None:
         if read_identity(self.store, self.layout) is None:
+            # Of a deleted job only this tells.
+            living_epochs(self.store, self.layout)
             return
         log = read_log(self.store, self.layout)
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head

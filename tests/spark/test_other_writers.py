@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
-from stateflow.jobs.job import jobs
+from stateflow.jobs.job import Job, jobs
 from stateflow.spark.inputs.foreign_changes import other_writers
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.runner import RunReport, RunRequest, run
@@ -66,16 +67,15 @@ def copied(flow: sf.Flow, *, input: str, output: str, kind: str, uid: str = "row
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[None]:
-    with sql_catalog(tmp_path / "lake"):
-        yield
+def lake(tmp_path: Path) -> Iterator[Catalog]:
+    with sql_catalog(tmp_path / "lake") as catalog:
+        yield catalog
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("lake")
 @pytest.mark.parametrize("kind", ["delta", "files", "iceberg"])
 def test_a_second_job_on_one_target_begins_only_where_it_may_and_then_is_told_once(
-    spark: SparkSession, tmp_path: Path, kind: str
+    spark: SparkSession, tmp_path: Path, lake: Catalog, kind: str
 ) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
@@ -110,9 +110,17 @@ def test_a_second_job_on_one_target_begins_only_where_it_may_and_then_is_told_on
     (told,) = ran("two", shared_outputs=True).warnings
     assert "has rows of another job (sink 'copies' of the job 'one' with id " in told
     assert ran("two").warnings == ()
-    if kind != "delta":
+    Job(str(tmp_path / "checkpoints"), "one").delete()
+    with refused(sf.UsageError, "job 'one' was deleted", "choose another name"):
+        ran("one")
+    with refused(sf.UsageError, "another job has written", "a deleted one", "`stateflow restore`"):
+        ran("another")
+    if kind == "files":
         return
-    spark.sql(f"DELETE FROM delta.`{tmp_path / 'output'}`")
+    if kind == "delta":
+        spark.sql(f"DELETE FROM delta.`{tmp_path / 'output'}`")
+    else:
+        lake.load_table("shop.rows").delete()
     assert ran("three").warnings == ()
 
 

@@ -44,7 +44,10 @@ def summary_of(at: SinkSlot) -> dict[str, str]:
 
 
 def writers(metadata: TableMetadata) -> Mapping[str, str]:
-    """Names of jobs by the `app_id` of the sinks that have written to the table."""
+    """Names of jobs by the `app_id` of the sinks that have written to the table; none for a table without rows."""
+    newest = metadata.current_snapshot()
+    if newest is None or newest.summary is None or newest.summary["total-records"] == "0":
+        return {}
     return {
         name: _job_in(text)
         for name, text in metadata.properties.items()

@@ -31,14 +31,15 @@ _PREFIX = "stateflow/"
 def refuse_shared_outputs(
     spark: SparkSession, flow: Flow, sinks: Mapping[str, Sink], jobs: Callable[[], Mapping[str, str]]
 ) -> None:
-    """UsageError for a new job that would add to the rows of another one. Most often it is the other one, under a misspelt name or
-    with its checkpoints looked for in another place: it reads the whole input again, and each row would be there twice."""
+    """UsageError for a new job that would write where another one has written. Most often it is the other one, under a misspelt name
+    or with its checkpoints looked for in another place: it reads the whole input again, and each row would be there twice."""
     for node in flow.sinks:
         if others := other_writers(sinks[node.uid].writers(spark), "", jobs):
             raise UsageError(
-                f"sink {node.uid!r} of this new job would add to {node.target}, which has rows of another job ({', '.join(others)}), and rows "
-                "of an input that both read would be there twice: run it with that job's name and checkpoint root to carry that one on, give this "
-                "one another output, or set the option shared_outputs=true if both shall write there"
+                f"sink {node.uid!r} of this new job would write to {node.target}, where another job has written ({', '.join(others)}), and what both "
+                "read would be there twice, or be written over: carry that one on under its name and checkpoint root (a deleted one by "
+                "`stateflow restore` from a savepoint of it), give this one another output, or set the option shared_outputs=true if both shall "
+                "write there"
             )
 
 
