@@ -162,7 +162,7 @@ def test_the_chain_is_what_the_newest_record_links_to(
 def test_what_is_missing_at_or_above_the_floor_is_a_gap(what: str, found: Log, gaps: tuple[int, ...]) -> None:
     assert found.gaps == gaps
     if gaps:
-        with refused(CorruptError, f"slot {gaps[0]} of job 'orders'"):
+        with refused(CorruptError, "of job 'orders'", f"slot {gaps[0]} has"):
             found.require_sound()
 
 
