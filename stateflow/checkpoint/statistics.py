@@ -25,7 +25,7 @@ SEGMENT = 256
 CONTINUED_SLOT = "continued_slot"
 """Among the statistics of a restore from a savepoint of the job itself: the slot whose state that has."""
 CONTINUED_JOB = "continued_job"
-"""Among the statistics of a restore of a job that was deleted, under another name: its id."""
+"""Among the statistics of a restore that begins a job: the id of the job whose snapshot it is of."""
 POSITIONS = "positions"
 """Among the statistics of a checkpoint that puts sources somewhere and reads nothing: which."""
 UNDONE_BY = "undone_by"
@@ -190,6 +190,11 @@ def taken_back(lines: Sequence[HistoryLine]) -> tuple[range, ...]:
         ranges.append(range(base + 1, line.id))
         line = by_slot.get(base)
     return tuple(each for each in ranges if each)
+
+
+def continued_job(record: Record | None) -> str:
+    """The id of the job with whose snapshot the record began this one; empty for every other record."""
+    return str(record.statistics.get(CONTINUED_JOB, "")) if record is not None else ""
 
 
 def continued(line: HistoryLine) -> int:

@@ -266,7 +266,11 @@ class RestoreRun:
                     if is_own_savepoint(origin, self.job, writer.log)
                     else {}
                 ),
-                **({CONTINUED_JOB: origin.record.job} if is_renamed(origin, self.job) else {}),
+                **(
+                    {CONTINUED_JOB: origin.record.job}
+                    if self.plan.new_job or is_renamed(origin, self.job)
+                    else {}
+                ),
                 **note(request.together, digest(self.plan)),
             },
         )

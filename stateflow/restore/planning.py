@@ -281,7 +281,8 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
             )
         yield (
             f"sink {sink.uid} writes to {quoted(path)}, and so does the job {quoted(origin.record.job)} that the snapshot is of, "
-            f"which is another one of this name: if it still runs somewhere, give -p with another output"
+            "which is another one of this name: rows that it wrote behind the snapshot stand there, and come again; if it still runs somewhere, give "
+            "-p with another output"
         )
 
 

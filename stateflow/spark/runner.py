@@ -32,7 +32,7 @@ from stateflow.checkpoint.log import Log, names_by_id, read_epochs, read_identit
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
-from stateflow.checkpoint.statistics import CONTINUED_JOB, history, taken_back
+from stateflow.checkpoint.statistics import continued_job, history, taken_back
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow, compare, renamed_targets
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
@@ -301,8 +301,8 @@ class _Run:
         written = {uid: sink.identity for uid, sink in open_sinks.items() if sink.identity}
         # A source may have to ask a catalog.
         refuse_one_identity(written, inputs.identities if written else {})
-        if not self.options.shared_outputs and (log is None or (log.head is None and log.decided is None)):
-            refuse_shared_outputs(spark, self.flow, open_sinks, partial(names_by_id, self.store))
+        if not self.options.shared_outputs:
+            refuse_shared_outputs(spark, self.flow, open_sinks, log, partial(names_by_id, self.store))
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow), self.warnings.add)
         for uid, sink in open_sinks.items():
@@ -332,7 +332,7 @@ class _Run:
                 writer.job,
                 writer.last_commits,
                 partial(names_by_id, self.store),
-                str(writer.parent.statistics.get(CONTINUED_JOB, "")) if writer.parent else "",
+                continued_job(writer.parent),
                 self.warnings.add,
             )
             outputs = OutputWatch(

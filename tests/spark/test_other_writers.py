@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,36 @@ def test_a_job_that_is_renamed_as_the_page_says_goes_on_in_its_outputs_and_tells
     report = bench.run(flow, job="after")
     assert (report.rows, report.warnings) == (1, ())
     assert [row.id for row in spark.read.format("delta").load(table).orderBy("id").collect()] == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_job_that_a_restore_begins_is_a_new_one_and_goes_on_where_its_snapshot_s_job_wrote(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also where that job is gone with its root."""
+    bench, savepoint = Workbench(spark, tmp_path), str(tmp_path / "savepoint")
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
+
+    def at(output: str) -> dict[str, str]:
+        return {"input": str(tmp_path / "input"), "output": str(tmp_path / output), "kind": "delta"}
+
+    bench.run(copied, at("one"), job="one")
+    bench.run(copied, at("another"), job="another")
+    bench.job("fork").restore(
+        "latest", copied, at("another"), from_job="one", options=bench.options()
+    ).apply()
+    with refused(sf.UsageError, "'rows' of this new job", "'another' with id", "shared_outputs=true"):
+        bench.run(copied, at("another"), job="fork")
+    (told,) = bench.run(copied, at("another"), job="fork", shared_outputs=True).warnings
+    assert "the job 'another' with id" in told
+
+    bench.job("one").savepoint(to=savepoint)
+    shutil.rmtree(tmp_path / "root")
+    plan = bench.job("one").restore(savepoint, copied, at("one"), options=bench.options())
+    assert any("another one of this name" in said and "come again" in said for said in plan.warnings)
+    plan.apply()
+    assert bench.run(copied, at("one"), job="one").warnings == ()
 
 
 def test_a_table_that_was_just_created_is_asked_without_a_job_of_spark(

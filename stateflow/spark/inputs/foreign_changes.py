@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.statistics import continued_job
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
@@ -29,12 +31,24 @@ _PREFIX = "stateflow/"
 
 
 def refuse_shared_outputs(
-    spark: SparkSession, flow: Flow, sinks: Mapping[str, Sink], jobs: Callable[[], Mapping[str, str]]
+    spark: SparkSession,
+    flow: Flow,
+    sinks: Mapping[str, Sink],
+    log: Log | None,
+    jobs: Callable[[], Mapping[str, str]],
 ) -> None:
     """UsageError for a new job that would write where another one has written. Most often it is the other one, under a misspelt name
-    or with its checkpoints looked for in another place: it reads the whole input again, and each row would be there twice."""
+    or with its checkpoints looked for in another place: it reads the whole input again, and each row would be there twice.
+
+    One that a restore has just begun is new, too; where the snapshot's job has written, the restore's plan has told it.
+    """
+    newest = log.decided if log is not None else None
+    continued = continued_job(newest)
+    if newest is not None and not continued:
+        return
+    own = log.identity.uuid if log is not None and log.identity is not None else ""
     for node in flow.sinks:
-        if others := other_writers(sinks[node.uid].writers(spark), "", jobs):
+        if others := other_writers(sinks[node.uid].writers(spark), own, jobs, continued):
             raise UsageError(
                 f"sink {node.uid!r} of this new job would write to {node.target}, where another job has written ({', '.join(others)}), and what both "
                 "read would be there twice, or be written over: carry that one on under its name and checkpoint root (a deleted one by "
@@ -56,7 +70,7 @@ def tell_of_outputs(
     """Reports properties that an output lacks, and rows of other jobs in an output that this job begins.
 
     `sinks` are the open ones by uid, `job` is the job's id, `last_commits` has the sinks that it has committed to, `jobs` gives the names of
-    all jobs of its root by their ids, and `continued` is the id of a deleted one that this job carries on.
+    all jobs of its root by their ids, and `continued` is the id of the one whose snapshot this job was begun with.
     """
     for node in flow.sinks:
         if node.uid not in last_commits and (
