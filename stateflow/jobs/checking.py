@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,20 @@ from stateflow.spark.sources import subfolders
 
 
 def checked(
-    flow: Flow, job: str, record: Record | None, written: Mapping[str, Prepared] | None = None, **given: Any
+    flow: Flow,
+    job: str,
+    record: Record | None,
+    written: Mapping[str, Prepared] | None = None,
+    shared: Sequence[str] = (),
+    **given: Any,
 ) -> Check:
-    """`written` is what the job has written last, by sink; `given` are the further arguments of `compare`."""
+    """`written` is what the job has written last, by sink; `shared` says why a new one does not begin at its outputs; `given` are the
+    further arguments of `compare`."""
     misfits = {**unwritable(flow), **renamed_targets(flow, written or {})}
     # Warnings: where `check` runs there need not be the data.
     check = compare(flow, job, record, misfits=misfits, written=written, **given)
     inputs = (*absent_inputs(flow), *unreadable(flow), *map(str, unmet_needs(flow)), *_unread(flow))
-    return replace(check, warnings=(*check.warnings, *inputs))
+    return replace(check, warnings=(*check.warnings, *shared, *inputs))
 
 
 def _unread(flow: Flow) -> Iterator[str]:

@@ -161,6 +161,7 @@ class Job(JobHandle):
     ) -> Check:
         """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
         from stateflow.jobs.checking import checked, folders_read
+        from stateflow.spark.shared_outputs import outputs_shared_in_root
 
         record: Record | None = None
         checkpoints: tuple[int, ...] = ()
@@ -173,10 +174,12 @@ class Job(JobHandle):
             written = written_places(log)
         before = known_parameters(pipeline.function, record)
         values = {**before, **(parameters or {})}
+        flow = permitted(pipeline, allow_non_restored_state).build(values)
         return checked(
-            permitted(pipeline, allow_non_restored_state).build(values),
+            flow,
             self.name,
             record,
+            shared=outputs_shared_in_root(flow, self.name, self.store) if record is None else (),
             parallelism=parallelism,
             checkpoints=checkpoints,
             counts=counts,

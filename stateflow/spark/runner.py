@@ -53,7 +53,7 @@ from stateflow.spark.batch_record import MadeBy
 from stateflow.spark.batches.batch_attempt import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs.absent_inputs import absent_inputs
-from stateflow.spark.inputs.foreign_changes import refuse_shared_outputs, tell_of_outputs
+from stateflow.spark.inputs.foreign_changes import tell_of_outputs
 from stateflow.spark.inputs.lineage import traced
 from stateflow.spark.inputs.open_inputs import OpenInputs, locate, open_inputs
 from stateflow.spark.inputs.output_watch import OutputWatch
@@ -65,6 +65,7 @@ from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.session import lent
 from stateflow.spark.session.build import build_session
 from stateflow.spark.session.settings import one_process
+from stateflow.spark.shared_outputs import outputs_shared_in_root, refuse_shared_outputs
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.delta_rewind import TableSink
@@ -197,6 +198,7 @@ class _Run:
         if read_identity(self.store, self.layout) is None:
             # Of a deleted job only this tells.
             living_epochs(self.store, self.layout)
+            self._refuse_shared_outputs()
             return
         log = read_log(self.store, self.layout)
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
@@ -216,6 +218,13 @@ class _Run:
             self._refuse_while_live()
         if newest is None:
             refuse_unrestored(self.store, self.layout)
+            self._refuse_shared_outputs()
+
+    def _refuse_shared_outputs(self) -> None:
+        """What other jobs of the root have written to is known without Spark."""
+        if not self.options.shared_outputs:
+            for sentence in outputs_shared_in_root(self.flow, self.job, self.store):
+                raise UsageError(sentence)
 
     def _check_claimed(self, writer: Writer) -> None:
         """Checks the flow against the record that the run goes on from, and tells what `check` warns of."""

@@ -105,7 +105,7 @@ def test_a_second_job_on_one_target_begins_only_where_it_may_and_then_is_told_on
     assert "where the job has written as sink 'rows': a run adds to those rows what comes from now on" in told
     assert renamed.rows == 1
     assert ran("one", "copies").warnings == ()
-    with refused(sf.UsageError, "'rows' of this new job", "job 'one' with id", "shared_outputs=true"):
+    with refused(sf.UsageError, "'rows' of this new job", "of the job 'one'", "shared_outputs=true"):
         ran("two")
     assert jobs(str(tmp_path / "checkpoints")) == ["one"]
     (told,) = ran("two", shared_outputs=True).warnings
@@ -115,6 +115,9 @@ def test_a_second_job_on_one_target_begins_only_where_it_may_and_then_is_told_on
     with refused(sf.UsageError, "job 'one' was deleted", "choose another name"):
         ran("one")
     with refused(sf.UsageError, "another job has written", "a deleted one", "`stateflow restore`"):
+        ran("another")
+    Job(str(tmp_path / "checkpoints"), "two").delete()
+    with refused(sf.UsageError, "another job has written", "with id"):
         ran("another")
     if kind == "files":
         return
@@ -154,6 +157,26 @@ def test_a_job_that_is_renamed_as_the_page_says_goes_on_in_its_outputs_and_tells
     report = bench.run(flow, job="after")
     assert (report.rows, report.warnings) == (1, ())
     assert [row.id for row in spark.read.format("delta").load(table).orderBy("id").collect()] == [1, 2]
+
+
+@pytest.mark.slow
+def test_what_another_job_of_the_root_has_emptied_is_still_its_own_and_check_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Right after a restore that rewinds the outputs, somebody types the job's name by hand."""
+    bench = Workbench(spark, tmp_path)
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
+    places = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output"), "kind": "delta"}
+    bench.run(copied, places, job="one")
+    spark.sql(f"DELETE FROM delta.`{tmp_path / 'output'}`")
+    with refused(sf.UsageError, "'rows' of this new job", "sink 'rows' of the job 'one'"):
+        bench.run(copied, places, job="oen")
+    [said] = bench.job("oen").check(copied, places).warnings
+    assert "sink 'rows' of the job 'one'" in said
+    assert bench.job("one").check(copied, places).warnings == ()
+    assert bench.run(copied, places | {"output": str(tmp_path / "own")}, job="oen").warnings == ()
+    assert bench.run(copied, places, job="third", shared_outputs=True).warnings == ()
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 """Reports changes that others made to the inputs and outputs of a job. No row shows them, so a run reports them at its start or
-with a batch, or refuses to begin."""
+with a batch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.statistics import continued_job
-from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.inputs.files import Files
@@ -28,33 +25,6 @@ Warn = Callable[[str, str], None]
 """Takes a matter and a sentence about it, as `RunWarnings.add` does."""
 
 _PREFIX = "stateflow/"
-
-
-def refuse_shared_outputs(
-    spark: SparkSession,
-    flow: Flow,
-    sinks: Mapping[str, Sink],
-    log: Log | None,
-    jobs: Callable[[], Mapping[str, str]],
-) -> None:
-    """UsageError for a new job that would write where another one has written. Most often it is the other one, under a misspelt name
-    or with its checkpoints looked for in another place: it reads the whole input again, and each row would be there twice.
-
-    One that a restore has just begun is new, too; where the snapshot's job has written, the restore's plan has told it.
-    """
-    newest = log.decided if log is not None else None
-    continued = continued_job(newest)
-    if newest is not None and not continued:
-        return
-    own = log.identity.uuid if log is not None and log.identity is not None else ""
-    for node in flow.sinks:
-        if others := other_writers(sinks[node.uid].writers(spark), own, jobs, continued):
-            raise UsageError(
-                f"sink {node.uid!r} of this new job would write to {node.target}, where another job has written ({', '.join(others)}), and what both "
-                "read would be there twice, or be written over: carry that one on under its name and checkpoint root (a deleted one by "
-                "`stateflow restore` from a savepoint of it), give this one another output, or set the option shared_outputs=true if both shall "
-                "write there"
-            )
 
 
 def tell_of_outputs(
