@@ -457,4 +457,11 @@ RULES: tuple[Rule, ...] = (
         "",
         "pipelines/test_chains.py",
     ),
+    rule(
+        "a group that a replaced row has left keeps nothing of it",
+        "pipelines/graph.py",
+        '        return next((name for name in group if name not in stays), "")\n',
+        '        return ""\n',
+        "pipelines/test_chains.py::test_a_group_that_a_row_can_leave_is_refused",
+    ),
 )

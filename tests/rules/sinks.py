@@ -325,4 +325,18 @@ RULES: tuple[Rule, ...] = (
         "        or (\n            False\n",
         "spark/test_table_rules.py",
     ),
+    rule(
+        "a new job begins in no output of another job of its root",
+        "spark/shared_outputs.py",
+        "        if sink.sink_kind.is_at(sink.target, prepared.target)\n",
+        "        if False\n",
+        "spark/test_other_writers.py::test_what_another_job_of_the_root_has_emptied_is_still_its_own_and_check_says_so",
+    ),
+    rule(
+        "a new job begins in no table with rows of another one",
+        "spark/shared_outputs.py",
+        "            raise UsageError(_sentence(node, others))\n",
+        "            pass\n",
+        "spark/test_other_writers.py::test_a_job_that_a_restore_begins_is_a_new_one_and_goes_on_where_its_snapshot_s_job_wrote",
+    ),
 )
