@@ -50,6 +50,8 @@ class Serializer:
     """How one declared type is stored. Bind `dumps` and `loads` to locals on hot paths."""
 
     schema: str
+    code: int
+    """The first byte of what it writes. The text of a type does not tell it: a scalar by another name, or with bounds, is MessagePack."""
     dumps: Dumps
     """dumps(value) -> header and value; a wrong type raises StateTypeError."""
     loads: Loads
@@ -132,7 +134,7 @@ def _assembled(
     def check(value: Any) -> None:
         encode(value)
 
-    return Serializer(schema, dumps, loads, dumps_with_expiry, check, dumps_until=dumps_until)
+    return Serializer(schema, code, dumps, loads, dumps_with_expiry, check, dumps_until=dumps_until)
 
 
 def _number(scalar: Scalar, accept: Callable[[Any], Any]) -> Serializer:
@@ -173,7 +175,7 @@ def _number(scalar: Scalar, accept: Callable[[Any], Any]) -> Serializer:
     def check(value: Any) -> None:
         dumps(value)
 
-    return Serializer(schema, dumps, loads, dumps_with_expiry, check)
+    return Serializer(schema, code, dumps, loads, dumps_with_expiry, check)
 
 
 DAMAGE = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)

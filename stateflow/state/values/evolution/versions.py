@@ -60,7 +60,7 @@ def marked(raw: bytes, number: int) -> bytes:
 
 def versioned(base: Serializer, number: int, readers: dict[int, Loads]) -> Serializer:
     """`base`, whose values are marked with `number`; `readers` read header and value of earlier schemas."""
-    code = code_of(base.schema)
+    code = base.code
     header, own = bytes((code,)), code | MARKED
     mark, mark_expiring, number_byte = bytes((own, number)), bytes((own | EXPIRES,)), bytes((number,))
     dumps_base, loads_base, dumps_expiring = base.dumps, base.loads, base.dumps_with_expiry
@@ -96,8 +96,8 @@ def versioned(base: Serializer, number: int, readers: dict[int, Loads]) -> Seria
         return reader(plain)
 
     if not number:
-        return Serializer(base.schema, dumps_base, loads, dumps_expiring, base.check, evolved=True)
-    return Serializer(base.schema, dumps, loads, dumps_with_expiry, base.check, evolved=True)
+        return Serializer(base.schema, code, dumps_base, loads, dumps_expiring, base.check, evolved=True)
+    return Serializer(base.schema, code, dumps, loads, dumps_with_expiry, base.check, evolved=True)
 
 
 def unknown(number: int, schema: str) -> CorruptError:
@@ -108,7 +108,7 @@ def unknown(number: int, schema: str) -> CorruptError:
 
 
 def code_of(schema: str) -> int:
-    """The first byte of values of a type."""
+    """The first byte of values of a type, where no code of the user's is there to write them."""
     if schema.startswith("custom:"):
         return CUSTOM
     if schema.startswith("columns{"):
