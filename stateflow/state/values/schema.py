@@ -102,6 +102,7 @@ def _text(node: shape.Type, hint: Any, inside: tuple[Any, ...], aliases: bool) -
         case shape.DataclassType() | shape.TypedDictType():
             return _fields("struct", node, hint, inside, aliases)
         case shape.StructType():
+            _refuse_tag_by_position(node)
             return _fields("namedtuple" if node.array_like else "struct", node, hint, inside, aliases)
         case shape.NamedTupleType():
             return _fields("namedtuple", node, hint, inside, aliases)
@@ -132,6 +133,15 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
         for f in node.fields
     ]
     return f"{kind} {name}{{{','.join(parts)}}}"
+
+
+def _refuse_tag_by_position(node: shape.StructType) -> None:
+    """A class by position stores its tag before its first field, so every field of its values stands one place behind its own."""
+    if node.array_like and node.tag is not None:
+        raise UsageError(
+            f"class {node.cls.__name__} has array_like=True and a tag, and cannot be kept in state: leave array_like=True out, and its fields "
+            "are stored by name"
+        )
 
 
 def refuse_aliases_as_defaults(cls: type) -> None:

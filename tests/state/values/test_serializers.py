@@ -335,3 +335,23 @@ def test_key_types_follow_the_declared_key() -> None:
 def test_zones_other_than_utc_are_the_same_instant() -> None:
     serializer = serializer_for(datetime)
     assert serializer.dumps(NOON) == serializer.dumps(NOON.astimezone(timezone(timedelta(hours=-3))))
+
+
+class ByPosition(msgspec.Struct, array_like=True):
+    x: int
+
+
+class TaggedByPosition(ByPosition, tag=7):
+    """Its tag stands where the comparison of types, and whoever reads without the class, take the first field to be."""
+
+
+class TaggedByName(msgspec.Struct, tag=7):
+    x: int
+
+
+def test_a_tag_before_the_fields_of_a_value_by_position_is_refused() -> None:
+    for hint in (TaggedByPosition, dict[str, list[TaggedByPosition | None]]):
+        with refused(UsageError, "class TaggedByPosition", "leave array_like=True out"):
+            serializer_for(hint)
+    for value in (ByPosition(1), TaggedByName(1)):
+        assert serializer_for(type(value)).loads(serializer_for(type(value)).dumps(value)) == value
