@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import msgspec.inspect as shape
 
@@ -102,7 +102,7 @@ def _text(node: shape.Type, hint: Any, inside: tuple[Any, ...], aliases: bool) -
         case shape.DataclassType() | shape.TypedDictType():
             return _fields("struct", node, hint, inside, aliases)
         case shape.StructType():
-            _refuse_tag_by_position(node)
+            _refuse_options(node)
             return _fields("namedtuple" if node.array_like else "struct", node, hint, inside, aliases)
         case shape.NamedTupleType():
             return _fields("namedtuple", node, hint, inside, aliases)
@@ -135,12 +135,18 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
     return f"{kind} {name}{{{','.join(parts)}}}"
 
 
-def _refuse_tag_by_position(node: shape.StructType) -> None:
-    """A class by position stores its tag before its first field, so every field of its values stands one place behind its own."""
+def _refuse_options(node: shape.StructType) -> None:
+    """By position a class stores its tag before its first field, so every field of its values stands one place behind its own. And a
+    field that is left out for having its default has that of the code that reads it."""
     if node.array_like and node.tag is not None:
         raise UsageError(
             f"class {node.cls.__name__} has array_like=True and a tag, and cannot be kept in state: leave array_like=True out, and its fields "
             "are stored by name"
+        )
+    if not node.array_like and (get_origin(node.cls) or node.cls).__struct_config__.omit_defaults:
+        raise UsageError(
+            f"class {node.cls.__name__} has omit_defaults=True and cannot be kept in state, where a value that was left out would become the default "
+            "of a later release: leave omit_defaults=True out"
         )
 
 

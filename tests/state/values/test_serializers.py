@@ -355,3 +355,23 @@ def test_a_tag_before_the_fields_of_a_value_by_position_is_refused() -> None:
             serializer_for(hint)
     for value in (ByPosition(1), TaggedByName(1)):
         assert serializer_for(type(value)).loads(serializer_for(type(value)).dumps(value)) == value
+
+
+class LeavesDefaultsOut(msgspec.Struct, omit_defaults=True):
+    limit: int = 100
+
+
+class StoresDefaults(LeavesDefaultsOut, omit_defaults=False):
+    """What is left of the class when the advice is followed."""
+
+
+class HigherDefault(msgspec.Struct):
+    limit: int = 500
+
+
+def test_a_class_that_leaves_out_what_equals_a_default_is_refused() -> None:
+    for hint in (LeavesDefaultsOut, list[LeavesDefaultsOut | None]):
+        with refused(UsageError, "class LeavesDefaultsOut", "leave omit_defaults=True out"):
+            serializer_for(hint)
+    stored = serializer_for(StoresDefaults).dumps(StoresDefaults(100))
+    assert serializer_for(HigherDefault).loads(stored) == HigherDefault(100)

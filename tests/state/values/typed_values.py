@@ -59,7 +59,7 @@ class Loose(TypedDict):
     note: NotRequired[str | None]
 
 
-class Sparse(msgspec.Struct, omit_defaults=True, kw_only=True):
+class Sparse(msgspec.Struct, kw_only=True):
     a: int | None = 3
     b: str = "b"
     c: int
