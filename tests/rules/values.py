@@ -87,17 +87,17 @@ RULES: tuple[Rule, ...] = (
         f"{_TESTS}test_evolution.py",
     ),
     rule(
-        "a class that stored values name keeps its name",
+        "a class that stored values name by a tag keeps the tag",
         _EVOLUTION,
-        "        if old.name != new.name and new.name in self.tagged:\n",
+        "        if None not in (old.tag, new.tag) and old.tag != new.tag:\n",
         "        if False:\n",
         f"{_TESTS}test_evolution.py",
     ),
     rule(
         "a member of a union stays as it was",
         _EVOLUTION,
-        "                if found.convert is None:\n                    return found\n",
-        "                return found\n",
+        "            if found.convert is None or alone:\n                return found\n",
+        "            return found\n",
         f"{_TESTS}test_evolution.py",
     ),
     rule(

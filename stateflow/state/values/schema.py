@@ -3,6 +3,7 @@
     bool int float str bytes date datetime decimal time timedelta uuid null
     list<T> set<T> frozenset<T> tuple<T,...> tuple<A,B> map<K,V> optional<T> union<A,B>
     struct Name{field:T,other?:T}      by field name; `?` marks a field with a default
+    struct Name('type'='tag'){...}     with a tag, under the name of its field
     namedtuple Name{field:T,other?:T}  by position
     enum Name<...> literal<...>
     custom:<id>:<version>
@@ -132,7 +133,8 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
         f"{WAS.join((f.encode_name, *older.get(f.name, ())))}{'' if f.required else '?'}:{text(f.type)}"
         for f in node.fields
     ]
-    return f"{kind} {name}{{{','.join(parts)}}}"
+    tag = f"({node.tag_field!r}={node.tag!r})" if getattr(node, "tag", None) is not None else ""
+    return f"{kind} {name}{tag}{{{','.join(parts)}}}"
 
 
 def _refuse_options(node: shape.StructType) -> None:

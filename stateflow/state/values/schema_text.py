@@ -17,11 +17,14 @@ _PLAIN = frozenset((*BY_NAME, "null"))
 _COLLECTIONS = frozenset({"list", "set", "frozenset"})
 _WORD = re.compile(r"[a-z]+")
 _NAME = re.compile(r"[^{},<>?:]+")
+_RECORD = re.compile(r"[^{},<>?:(]+")
 _FIELD = re.compile(r"[^:{}<>]+:")
 DEEPEST = 100
 """How deep types may be nested in each other: a savepoint that somebody else has made names any."""
 WAS = " was "
 """Between a field's name and each of its aliases, in texts that were asked for with them."""
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_TAG_FIELD, _TAG = re.compile(_QUOTED), re.compile(rf"{_QUOTED}|-?\d+", re.ASCII)
 _LITERAL = re.compile(r"""[bB]?'(?:[^'\\]|\\.)*'|[bB]?"(?:[^"\\]|\\.)*"|[^,<>]+""")
 
 
@@ -70,10 +73,19 @@ class FieldText:
 
 
 @dataclass(frozen=True, slots=True)
+class TagText:
+    """What the stored values of a class are told by in a union."""
+
+    field: str
+    value: str | int
+
+
+@dataclass(frozen=True, slots=True)
 class StructText:
     name: str
     fields: tuple[FieldText, ...]
     by_position: bool = False
+    tag: TagText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +231,18 @@ class _Reader:
 
     def record(self, by_position: bool) -> Tree:
         self.expect(" ")
-        name = self.match(_NAME)
-        if not self.skip("{"):
+        name = self.match(_RECORD)
+        tag = self.tag() if self.skip("(") else None
+        if tag is None and not self.skip("{"):
             return ReferenceText(name)
-        return StructText(name, self.until("}", self.field), by_position)
+        return StructText(name, self.until("}", self.field), by_position, tag)
+
+    def tag(self) -> TagText:
+        field = self.literal(_TAG_FIELD)
+        self.expect("=")
+        value = self.literal(_TAG)
+        self.expect("){")
+        return TagText(field, value)
 
     def field(self) -> FieldText:
         names = self.match(_FIELD)[:-1]
@@ -237,10 +257,10 @@ class _Reader:
         name, self.at = self.text[self.at : at], at + 1
         return name, self.literal()
 
-    def literal(self) -> Any:
+    def literal(self, pattern: re.Pattern[str] = _LITERAL) -> Any:
         begin = self.at
         try:
-            return ast.literal_eval(self.match(_LITERAL))
+            return ast.literal_eval(self.match(pattern))
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             self.at = begin
             raise self.stuck() from None

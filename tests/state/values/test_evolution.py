@@ -114,6 +114,29 @@ class TaggedNow(msgspec.Struct, tag=True):
     x: int
 
 
+class TagKept(msgspec.Struct, tag="Tagged"):
+    x: int
+
+
+class TagElsewhere(msgspec.Struct, tag="Tagged", tag_field="kind"):
+    x: int
+
+
+class TaggedMore(msgspec.Struct, tag=True):
+    y: int
+
+
+# The same classes in other releases, or under other names.
+PointTagged = msgspec.defstruct("Point", [("x", int)], tag=True)
+PointMore = msgspec.defstruct("Point", [("x", int), ("gone", str)], tag=True)
+ClosedPoint = msgspec.defstruct("Point", [("x", int)], forbid_unknown_fields=True)
+TypeField = msgspec.defstruct("Point", [("x", int), ("type", str, "-")])
+TagsSwapped = (
+    msgspec.defstruct("Tagged", [("x", int)], tag="TaggedNow"),
+    msgspec.defstruct("TaggedNow", [("x", int)], tag="Tagged"),
+)
+
+
 class Closed(msgspec.Struct, forbid_unknown_fields=True):
     x: int
 
@@ -182,6 +205,18 @@ RULES: list[tuple[str, Any, Any, list[tuple[Any, Any]], list[tuple[Any, Any]] | 
     ("named tuple with one more", Pair, Triple, [(Pair(1, "a"), Triple(1, "a", 0.5))], [(Triple(1, "a", 2.0), Pair(1, "a"))]),
     ("named tuple reordered", Pair, Swapped, [(Pair(1, "a"), Swapped("a", 1))], [(Swapped("a", 1), Pair(1, "a"))]),
     ("a record in itself", Node, Branch, [(Node(1, Node(2)), Branch(1.0, Branch(2.0)))], None),
+    ("a tag is new", Point, PointTagged, [(Point(3), PointTagged(3))], [(PointTagged(3), Point(3))]),
+    ("a tag is gone, and a field has its place", PointTagged, TypeField, [(PointTagged(3), TypeField(3, "-"))],
+     [(TypeField(3, "x"), PointTagged(3))]),
+    ("a tag that a closed class does not know", PointTagged, ClosedPoint, [(PointTagged(3), ClosedPoint(3))],
+     [(ClosedPoint(3), PointTagged(3))]),
+    ("a class goes under another name with its tag", Tagged, TagKept, [(Tagged(3), TagKept(3))], [(TagKept(3), Tagged(3))]),
+    ("a member of a union goes under another name with its tag", Tagged | TaggedMore, TagKept | TaggedMore, [(Tagged(3), TagKept(3))],
+     [(TagKept(3), Tagged(3))]),
+    ("a record without a tag is one of several", Point, PointTagged | Tagged, [(Point(3), PointTagged(3))], None),
+    ("a record without a tag is one of several, or None", Point | None, PointTagged | Tagged | None, [(Point(3), PointTagged(3)), (None, None)],
+     None),
+    ("a field less of a record that is one of several", PointMore, PointTagged | Tagged, [(PointMore(3, "a"), PointTagged(3))], None),
     ("closed", TwoFields, Closed, [(TwoFields(1, 2), Closed(1))], None),
 ]  # fmt: skip
 RULES += [
@@ -218,7 +253,10 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Pair, Between, "field new of a named tuple is new: put it behind all others"),
     (list[int] | str, list[float] | str, "is a member of a union and is not one of"),
     (Defaulted, DefaultedSwapped, "the fields of a named tuple with defaults cannot change places"),
-    (Tagged, TaggedNow, "class Tagged is TaggedNow now"),
+    (Tagged, TaggedNow, "class Tagged had tag type='Tagged' and is TaggedNow with tag type='TaggedNow' now"),
+    (Tagged, TagElsewhere, "is TagElsewhere with tag kind='Tagged' now, .*: put the tag back"),
+    (Tagged | TaggedNow, TagsSwapped[0] | TagsSwapped[1], "class Tagged had tag type='Tagged' and has tag type='TaggedNow' now"),
+    (Tagged | TaggedMore, TaggedNow | TaggedMore, "record Tagged is a member of a union"),
     (int | str, int, r"int \| str cannot become int"),
     (A, Pair, "record R cannot become named tuple Pair"),
     (str, Literal["a"], "str cannot become literal"),
@@ -326,6 +364,18 @@ def test_what_a_rule_allows_is_read_as_the_new_type(rule: Any) -> None:
             after(new, old)
     else:
         check_reading(new, old, [(value, expected) for value, expected in back if value is not None])
+
+
+def test_a_text_of_before_tags_were_noted_is_taken_for_that_of_the_same_classes() -> None:
+    for hint, recorded in (
+        (Tagged, "struct Tagged{x:int}"),
+        (Tagged | TaggedMore | None, "optional<union<struct Tagged{x:int},struct TaggedMore{y:int}>>"),
+    ):
+        state = StateSchema(id=1, kind="value", value=recorded)
+        declared = declared_type(hint)
+        now, _ = evolved(state, declared, 2)
+        raw = serializer_for(hint).dumps(Tagged(3))
+        assert evolved_serializer(declared, now).loads(raw) == Tagged(3)
 
 
 @pytest.mark.parametrize(("old", "new", "why"), REFUSED)

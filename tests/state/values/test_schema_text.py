@@ -49,12 +49,21 @@ class Empty(msgspec.Struct):
     pass
 
 
+class Tagged(msgspec.Struct, tag="}'(\"", tag_field="k{=,"):
+    x: int
+    next: Tagged | None = None
+
+
+class Numbered(msgspec.Struct, tag=-7):
+    pass
+
+
 HINTS: list[Any] = [
     bool, int, float, str, bytes, date, datetime, Decimal, time, timedelta, uuid.UUID, None,
     list[int], set[str], frozenset[bytes], tuple[int, ...], tuple[int, str], tuple[()], tuple[tuple[int], ...],
     dict[str, list[int]], dict[tuple[int, str], float | None], int | None, int | str, int | str | None,
     Odd, Level, Literal["a,b", "c>", 'd"', "e'"], Literal[1, -2, None], Place, Loose, Tree, Empty,
-    list[dict[str, Tree | None]],
+    list[dict[str, Tree | None]], Tagged, Numbered,
 ]  # fmt: skip
 
 
@@ -79,7 +88,8 @@ def written(tree: text.Tree) -> str:
             return f"enum {name}<{','.join(f'{member}={value!r}' for member, value in members)}>"
         case text.ChoiceText(_, members):
             return f"literal<{','.join(repr(value) for _, value in members)}>"
-        case text.StructText(name, fields, by_position):
+        case text.StructText(name, fields, by_position, tag):
+            name += "" if tag is None else f"({tag.field!r}={tag.value!r})"
             parts = [f"{f.name}{'?' if f.defaulted else ''}:{written(f.type)}" for f in fields]
             return f"{'namedtuple' if by_position else 'struct'} {name}{{{','.join(parts)}}}"
 
@@ -117,7 +127,8 @@ def test_columns_are_read_by_name() -> None:
     [
         "", "interval", "int,", "list<int", "list<int>>", "list<int,str>", "map<int>", "optional<>", "union<>", "struct",
         "struct A{", "struct A{x}", "struct A{x:int;y:int}", "enum A<B>", "enum A<B=c()>", "literal<'a>", "tuple<int,..>",
-        "custom:a:1", "raw", "Int",
+        "custom:a:1", "raw", "Int", "struct A('a'){x:int}", "struct A('a'='b')", "struct A('a'='b'{x:int}", "struct A(a='b'){x:int}",
+        "struct A('a'=1.5){x:int}", "struct A('a'=007){x:int}",
     ],
 )  # fmt: skip
 def test_what_schema_does_not_write_is_refused(schema: str) -> None:

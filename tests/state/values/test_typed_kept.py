@@ -75,12 +75,20 @@ class Tagged(msgspec.Struct, tag="t"):
 
 
 def test_fields_that_the_text_does_not_tell_are_kept() -> None:
-    serializer = serializer_for(Tagged)
-    table = table_of(serializer.schema)
-    stored = [serializer.dumps(Tagged(4))]
+    table = table_of("struct Tagged{a:int}")
+    stored = [serializer_for(Tagged).dumps(Tagged(4))]
     batch = decoded(table, stored)
     assert batch.column("value").to_pylist() == [{"a": 4}]
     assert table.encode(batch)[1] == stored
+
+
+def test_a_tag_is_written_with_a_value_that_a_table_has_changed() -> None:
+    serializer = serializer_for(dict[str, Tagged | None])
+    table = table_of(serializer.schema)
+    batch = decoded(table, [serializer.dumps({"x": Tagged(4), "y": None})])
+    assert batch.column("stored").to_pylist() == [None]
+    changed = with_value(batch, pa.array([[("x", {"a": 5}), ("y", None)]], table.schema.field("value").type))
+    assert table.encode(changed)[1] == [serializer.dumps({"x": Tagged(5), "y": None})]
 
 
 def test_numbers_that_do_not_fit_are_null_and_kept() -> None:

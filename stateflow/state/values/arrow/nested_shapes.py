@@ -83,9 +83,15 @@ class MapShape(TypeShape):
 
 
 class StructShape(TypeShape):
-    """Structs by field name; `by_position` named tuples and tuples."""
+    """Structs by field name, some with a tag; `by_position` named tuples and tuples."""
 
-    def __init__(self, names: Sequence[str], elements: Sequence[Element], by_position: bool) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        elements: Sequence[Element],
+        by_position: bool,
+        tag: text.TagText | None = None,
+    ) -> None:
         self._names = tuple(names)
         self._elements = tuple(elements)
         self._by_position = by_position
@@ -95,12 +101,14 @@ class StructShape(TypeShape):
             pa.field(name, element.shape.arrow) for name, element in zip(names, elements, strict=True)
         ]
         self._read: dict[Mode, Any] = {}
+        self._tag: dict[str, Any] = {} if tag is None else {"tag_field": tag.field, "tag": tag.value}
         self.row = msgspec.defstruct(
             "Row",
             [(attribute, Any, _UNSET) for attribute in self._attributes],
             rename=self._rename,
             frozen=True,
             gc=False,
+            **self._tag,
         )
         self.arrow = pa.struct(self._fields)
         _inherit(self, elements)
@@ -121,6 +129,7 @@ class StructShape(TypeShape):
                 forbid_unknown_fields=mode == "exact",
                 frozen=True,
                 gc=False,
+                **self._tag,
             )
         return self._read[mode]
 
@@ -255,11 +264,13 @@ def _shape(tree: text.Tree, hashed: bool) -> TypeShape:
                 [text.FieldText(*pair) for pair in zip(names, tree.items, strict=True)], True, hashed
             )
         case text.StructText():
-            return _record(tree.fields, tree.by_position, hashed)
+            return _record(tree.fields, tree.by_position, hashed, tree.tag)
     return OpaqueShape()
 
 
-def _record(fields: Sequence[text.FieldText], by_position: bool, hashed: bool) -> TypeShape:
+def _record(
+    fields: Sequence[text.FieldText], by_position: bool, hashed: bool, tag: text.TagText | None = None
+) -> TypeShape:
     names = [field.name for field in fields]
     if not names or len({name.lower() for name in names}) < len(names):
         return OpaqueShape()
@@ -271,7 +282,7 @@ def _record(fields: Sequence[text.FieldText], by_position: bool, hashed: bool) -
         defaulted = field.defaulted and not (by_position and not all(f.defaulted for f in fields[index:]))
         element = element_of(field.type, hashed=hashed)
         elements.append(Element(element.shape, element.optional, defaulted))
-    return StructShape(names, elements, by_position)
+    return StructShape(names, elements, by_position, tag)
 
 
 _CLASSES = {"int": BoundedShape, "date": DateShape, "timedelta": BoundedShape, "decimal": DecimalShape}

@@ -43,8 +43,8 @@ class Evolution:
 SAME = Evolution()
 
 
-def evolution(old: str, new: str, tagged: frozenset[str] = frozenset()) -> Evolution:
-    """Raises RefusedError. `tagged` are classes of the new type whose name is a part of their stored values."""
+def evolution(old: str, new: str) -> Evolution:
+    """Raises RefusedError."""
     if _is_custom(old) or _is_custom(new):
         return _custom(old, new)
     if old == new:
@@ -53,7 +53,7 @@ def evolution(old: str, new: str, tagged: frozenset[str] = frozenset()) -> Evolu
         trees = text.read_schema(old), text.read_schema(new)
     except text.UnreadableText as error:
         raise RefusedError(f"{error}, so it cannot be compared") from None
-    return _Comparison(tagged).of(*trees, "")
+    return _Comparison().of(*trees, "")
 
 
 _CUSTOM = re.compile(r"custom:([^:]+):(\d{1,10})", re.ASCII)
@@ -100,7 +100,6 @@ _WIDER: dict[tuple[str, str], Convert] = {("int", "float"): exact_float, ("int",
 
 @dataclass
 class _Comparison:
-    tagged: frozenset[str]
     known: dict[tuple[text.StructText, text.StructText], list[Evolution]] = field(default_factory=dict)
     """Records that are being compared, or were: those that contain themselves come back here."""
     inside: tuple[tuple[text.StructText, text.StructText], ...] = ()
@@ -161,22 +160,20 @@ class _Comparison:
         )
 
     def wider(self, old: text.Tree, new: text.UnionText, path: str) -> Evolution:
-        """Which member a stored value is of does not show on the wire, so all must be read as they are."""
-        members = old.members if isinstance(old, text.UnionText) else (old,)
+        """Which member of a union a stored value is of does not show on the wire, so all must be read as they are."""
+        more = _changed(path, "may be of more types now")
+        if not isinstance(old, text.UnionText):
+            one = self.member(old, new, path, alone=True)
+            return _together([one, more], one.convert)
+        members = _told(old.members, new)
         found = [self.member(member, new, path) for member in members]
-        notes = (
-            []
-            if isinstance(old, text.UnionText) and len(members) == len(new.members)
-            else ["may be of more types now"]
-        )
-        return _together([*found, Evolution(changes=tuple(_note(path, note) for note in notes))], None)
+        return _together([*found, *([] if len(members) == len(new.members) else [more])], None)
 
-    def member(self, old: text.Tree, new: text.UnionText, path: str) -> Evolution:
-        for candidate in new.members:
-            if _same_name(old, candidate):
-                found = self.of(old, candidate, path)
-                if found.convert is None:
-                    return found
+    def member(self, old: text.Tree, new: text.UnionText, path: str, *, alone: bool = False) -> Evolution:
+        for candidate in _alike(old, new):
+            found = self.of(old, candidate, path)
+            if found.convert is None or alone:
+                return found
         raise RefusedError(
             f"{_at(path)}{shown(old)} is a member of a union and is not one of {shown(new)}, as it was, any more"
         )
@@ -211,9 +208,11 @@ class _Comparison:
         )
 
     def record(self, old: text.StructText, new: text.StructText, path: str) -> Evolution:
-        if old.name != new.name and new.name in self.tagged:
+        if None not in (old.tag, new.tag) and old.tag != new.tag:
+            now = "has" if new.name == old.name else f"is {new.name} with"
             raise RefusedError(
-                f"{_at(path)}class {old.name} is {new.name} now, and its stored values name the class by its tag"
+                f"{_at(path)}class {old.name} had {_tag(old.tag)} and {now} {_tag(new.tag)} now, and its stored values name the class "
+                "by its tag: put the tag back"
             )
         pair = old, new
         if pair in self.known:
@@ -260,6 +259,8 @@ class _Comparison:
             *_renamed("class", old.name, new.name, path),
             *(_note(path, s) for s in _rewritten(steps, moved)),
         ]
+        if old.tag != new.tag:
+            notes.append(_note(path, f"class {new.name} has {_tag(new.tag)} now"))
         own = Evolution(
             changes=(*notes, *gone), losses=tuple(gone), alike=tuple(alike), sources=tuple(moved_from)
         )
@@ -269,8 +270,8 @@ class _Comparison:
             convert = _by_position(steps, bool(gone))
             direct = not gone and all(step.source == step.target for step in steps)
         else:
-            convert = _by_name(steps, bool(gone))
-            direct = all(step.before == step.now for step in steps)
+            convert = _by_name(steps, bool(gone) or old.tag != new.tag, new.tag)
+            direct = old.tag == new.tag and all(step.before == step.now for step in steps)
         direct = direct and found.direct and not any(step.drops_none for step in steps)
         return replace(found, convert=convert, direct=direct)
 
@@ -371,15 +372,16 @@ def _check_positions(
         raise RefusedError(f"{_at(path)}the fields of a named tuple with defaults cannot change places")
 
 
-def _by_name(steps: Sequence[_Step], gone: bool) -> Convert | None:
-    if not gone and all(
+def _by_name(steps: Sequence[_Step], other_keys: bool, tag: text.TagText | None) -> Convert | None:
+    if not other_keys and all(
         s.evolution.convert is None and s.before == s.now and not s.drops_none for s in steps
     ):
         return None
     plan = [(s.before, s.now, s.evolution.convert, s.drops_none) for s in steps]
+    begin = {} if tag is None else {tag.field: tag.value}
 
     def convert(value: dict[str, Any]) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+        out: dict[str, Any] = {**begin}
         for before, now, change, drops_none in plan:
             if before in value:
                 one = value[before]
@@ -468,9 +470,30 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _same_name(old: text.Tree, new: text.Tree) -> bool:
-    """Members of a union are told apart by their kind, records by their tag, which is their name."""
-    return type(old) is type(new) and getattr(old, "name", "") == getattr(new, "name", "")
+def _alike(old: text.Tree, new: text.UnionText) -> Iterator[text.Tree]:
+    """The members of a union that an old one may be: of its kind and name, or of its tag under another name."""
+    kind = [member for member in new.members if type(member) is type(old)]
+    named = [member for member in kind if getattr(old, "name", "") == getattr(member, "name", "")]
+    tag = getattr(old, "tag", None)
+    return iter(
+        named or [member for member in kind if tag is not None and getattr(member, "tag", None) == tag]
+    )
+
+
+def _told(members: Sequence[text.Tree], new: text.UnionText) -> Sequence[text.Tree]:
+    """Several records of a union have tags. A text of before tags were noted does not have them: they are taken for those of today."""
+    records = [member for member in members if isinstance(member, text.StructText)]
+    if len(records) < 2 or any(record.tag for record in records):
+        return members
+    tags = {member.name: member.tag for member in new.members if isinstance(member, text.StructText)}
+    return [
+        replace(member, tag=tags.get(member.name)) if isinstance(member, text.StructText) else member
+        for member in members
+    ]
+
+
+def _tag(tag: text.TagText | None) -> str:
+    return "no tag" if tag is None else f"tag {tag.field}={tag.value!r}"
 
 
 def _has_none(tree: text.Tree) -> bool:

@@ -47,8 +47,6 @@ class DeclaredType:
     """`schema` with the aliases of fields; empty when there are none."""
     serializer: Serializer | None = None
     """None for columns, which are not read one by one."""
-    tagged: frozenset[str] = frozenset()
-    """Classes whose name is a part of their stored values."""
     closed: bool = False
     """Whether a class refuses fields that it does not know."""
     migrations: tuple[Migration, ...] = ()
@@ -61,7 +59,7 @@ class DeclaredType:
 
     def change(self, old: str) -> Evolution:
         """What the rules make of values of another type. Raises RefusedError."""
-        return changed(old, self.target, self.tagged)
+        return changed(old, self.target)
 
 
 def declared_type(hint: Any, migrate: Any = None) -> DeclaredType:
@@ -71,13 +69,11 @@ def declared_type(hint: Any, migrate: Any = None) -> DeclaredType:
         return DeclaredType(serializer.schema, serializer=serializer, migrations=migrations)
     into = schema_of(hint, aliases=True)
     nodes = list(_nodes(shape.type_info(hint), []))
-    structs = [node for node in nodes if isinstance(node, shape.StructType)]
     return DeclaredType(
         serializer.schema,
         into if into != serializer.schema else "",
         serializer,
-        frozenset(node.cls.__name__ for node in structs if node.tag is not None),
-        any(node.forbid_unknown_fields for node in structs),
+        any(node.forbid_unknown_fields for node in nodes if isinstance(node, shape.StructType)),
         migrations,
         any(map(leaves_out, nodes)),
     )
@@ -234,7 +230,7 @@ def _through(declared: DeclaredType, migration: Migration, taken: str, depth: in
         rest = _through(declared, following, result.schema, depth + 1)
     else:
         declared.change(result.schema)
-        rest = _then([converter(result.schema, declared.target, declared.tagged)], declared.serializer.loads)
+        rest = _then([converter(result.schema, declared.target)], declared.serializer.loads)
     return lambda plain: rest(dumps(migrated(plain)))
 
 

@@ -123,11 +123,11 @@ def form(schema: str) -> str:
 
 def _bare(tree: Any) -> Any:
     match tree:
-        case text.StructText(_, fields, by_position):
+        case text.StructText(_, fields, by_position, tag):
             bare = tuple(text.FieldText(f.name, _bare(f.type)) for f in fields)
             if not by_position:
                 bare = tuple(sorted(bare, key=lambda f: f.name))
-            return text.StructText("", bare, by_position)
+            return text.StructText("", bare, by_position, tag)
         case text.ReferenceText():
             return text.ReferenceText("")
         case text.ChoiceText(_, members):

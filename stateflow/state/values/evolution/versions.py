@@ -201,11 +201,11 @@ def _needs_code(schema: StateSchema, version: SchemaVersion) -> ConvertStored:
 
 
 @lru_cache(maxsize=512)
-def converter(old: str, new: str, tagged: frozenset[str] = frozenset()) -> ConvertStored | None:
+def converter(old: str, new: str) -> ConvertStored | None:
     """Raises RefusedError; None when values stay as they are stored."""
     if old.startswith("columns{"):
         return columns_converter(old, new)
-    found = evolution(old, new, tagged)
+    found = evolution(old, new)
     code = code_of(new)
     if (found.convert is None and code_of(old) == code) or code == CUSTOM:
         return None
@@ -235,9 +235,9 @@ def _writer(new: str, code: int) -> Callable[[Any], bytes]:
     return lambda value: dumps(msgspec.convert(value, type=kind))
 
 
-def changed(old: str, new: str, tagged: frozenset[str] = frozenset()) -> Evolution:
+def changed(old: str, new: str) -> Evolution:
     """What the rules make of values of the old type. Raises RefusedError."""
-    return columns_evolution(old, new) if new.startswith("columns{") else evolution(old, new, tagged)
+    return columns_evolution(old, new) if new.startswith("columns{") else evolution(old, new)
 
 
 def is_direct(schema: StateSchema, version: SchemaVersion) -> bool:
