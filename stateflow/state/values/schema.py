@@ -128,7 +128,7 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
     if node.cls in inside:
         return f"{kind} {name}"
     text: Callable[[shape.Type], str] = lambda inner: _text(inner, hint, (*inside, node.cls), aliases)  # noqa: E731
-    older = _aliases(node.cls) if aliases else {}
+    older = _aliases(_declared(node.cls)) if aliases else {}
     parts = [
         f"{WAS.join((f.encode_name, *older.get(f.name, ())))}{'' if f.required else '?'}:{text(f.type)}"
         for f in node.fields
@@ -145,11 +145,16 @@ def _refuse_options(node: shape.StructType) -> None:
             f"class {node.cls.__name__} has array_like=True and a tag, and cannot be kept in state: leave array_like=True out, and its fields "
             "are stored by name"
         )
-    if not node.array_like and (get_origin(node.cls) or node.cls).__struct_config__.omit_defaults:
+    if not node.array_like and _declared(node.cls).__struct_config__.omit_defaults:
         raise UsageError(
             f"class {node.cls.__name__} has omit_defaults=True and cannot be kept in state, where a value that was left out would become the default "
             "of a later release: leave omit_defaults=True out"
         )
+
+
+def _declared(cls: Any) -> Any:
+    """The class as it was written: of `Timed[int]` that is `Timed`, which has the annotations."""
+    return get_origin(cls) or cls
 
 
 def refuse_aliases_as_defaults(cls: type) -> None:

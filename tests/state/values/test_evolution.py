@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -161,6 +161,26 @@ class Branch(msgspec.Struct):
     depth: int = 1
 
 
+T = TypeVar("T")
+
+
+@dataclass
+class Timed(Generic[T]):
+    at: int
+    value: T
+
+
+class TimedStruct(msgspec.Struct, Generic[T]):
+    moment: Annotated[int, sf.field(aliases=["at"])]
+    value: T
+    inner: list[TimedStruct[T]] = []
+
+
+class TimedTuple(NamedTuple, Generic[T]):
+    at: int
+    value: T
+
+
 class Renamed(msgspec.Struct):
     total: Annotated[int, sf.field(aliases=["sum", "x"])]
 
@@ -217,6 +237,9 @@ RULES: list[tuple[str, Any, Any, list[tuple[Any, Any]], list[tuple[Any, Any]] | 
     ("a record without a tag is one of several, or None", Point | None, PointTagged | Tagged | None, [(Point(3), PointTagged(3)), (None, None)],
      None),
     ("a field less of a record that is one of several", PointMore, PointTagged | Tagged, [(PointMore(3, "a"), PointTagged(3))], None),
+    ("a generic class", Timed[int], Timed[float], [(Timed(1, 2), Timed(1, 2.0))], None),
+    ("a generic class with aliases", Timed[int], TimedStruct[float], [(Timed(1, 2), TimedStruct(1, 2.0))], None),
+    ("a generic named tuple", TimedTuple[int], TimedTuple[int | None], [(TimedTuple(1, 2), TimedTuple(1, 2))], None),
     ("closed", TwoFields, Closed, [(TwoFields(1, 2), Closed(1))], None),
 ]  # fmt: skip
 RULES += [
