@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_origin, get_type_hints
 
+import msgspec
 import msgspec.inspect as shape
 
 from stateflow.errors import UsageError
@@ -128,7 +129,7 @@ def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: b
     if node.cls in inside:
         return f"{kind} {name}"
     text: Callable[[shape.Type], str] = lambda inner: _text(inner, hint, (*inside, node.cls), aliases)  # noqa: E731
-    older = _aliases(_declared(node.cls)) if aliases else {}
+    older = _stored_aliases(_aliases(_declared(node.cls)), node) if aliases else {}
     parts = [
         f"{WAS.join((f.encode_name, *older.get(f.name, ())))}{'' if f.required else '?'}:{text(f.type)}"
         for f in node.fields
@@ -180,8 +181,34 @@ def _aliases(cls: type) -> dict[str, tuple[str, ...]]:
         for given in getattr(annotated, "__metadata__", ())
         if isinstance(given, FieldAliases)
     }
-    refuse_shared_aliases(cls.__name__, found)
+    # A field may have its own name as an alias: its class did not rename it before.
+    others = {name: [alias for alias in older if alias != name] for name, older in found.items()}
+    refuse_shared_aliases(cls.__name__, others)
     return found
+
+
+_RENAMES = (None, "lower", "upper", "camel", "pascal", "kebab")
+
+
+def _stored_aliases(aliases: Mapping[str, tuple[str, ...]], node: Any) -> Mapping[str, tuple[str, ...]]:
+    """The aliases as they are given, and as the class has renamed them: of `rename="camel"` the earlier field was stored in that way, too."""
+    if not aliases or all(f.name == f.encode_name for f in node.fields):
+        return aliases
+    # A class does not keep its `rename`. Some fields may have a name of their own, so the one that most have is taken.
+    rename = max(_RENAMES, key=lambda one: sum(_renamed(f.name, one) == f.encode_name for f in node.fields))
+    return {
+        name: tuple(dict.fromkeys((*older, *(_renamed(alias, rename) for alias in older))))
+        for name, older in aliases.items()
+    }
+
+
+def _renamed(name: str, rename: Any) -> str:
+    """The name under which msgspec stores a field. A name that no field can have is a stored one already."""
+    return (
+        msgspec.defstruct("One", [name], rename=rename).__struct_encode_fields__[0]
+        if name.isidentifier()
+        else name
+    )
 
 
 def refuse_shared_aliases(owner: str, aliases: Mapping[str, Sequence[str]]) -> None:

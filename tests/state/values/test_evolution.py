@@ -181,6 +181,25 @@ class TimedTuple(NamedTuple, Generic[T]):
     value: T
 
 
+class Camel(msgspec.Struct, rename="camel"):
+    order_count: int
+    own: int = msgspec.field(name="its_own", default=1)
+
+
+class CamelNow(msgspec.Struct, rename="camel"):
+    total_count: Annotated[int, sf.field(aliases=["order_count"])] = 0
+    own: int = msgspec.field(name="its_own", default=1)
+
+
+class CamelAsStored(msgspec.Struct, rename="kebab"):
+    total: Annotated[int, sf.field(aliases=["orderCount"])]
+    its_own: Annotated[int, sf.field(aliases=["its_own"])] = 1
+
+
+class OneWord(msgspec.Struct):
+    total: Annotated[int, sf.field(aliases=["order-count", "orderCount"])]
+
+
 class Renamed(msgspec.Struct):
     total: Annotated[int, sf.field(aliases=["sum", "x"])]
 
@@ -240,6 +259,9 @@ RULES: list[tuple[str, Any, Any, list[tuple[Any, Any]], list[tuple[Any, Any]] | 
     ("a generic class", Timed[int], Timed[float], [(Timed(1, 2), Timed(1, 2.0))], None),
     ("a generic class with aliases", Timed[int], TimedStruct[float], [(Timed(1, 2), TimedStruct(1, 2.0))], None),
     ("a generic named tuple", TimedTuple[int], TimedTuple[int | None], [(TimedTuple(1, 2), TimedTuple(1, 2))], None),
+    ("renamed in a class that renames its fields", Camel, CamelNow, [(Camel(3, 4), CamelNow(3, 4))], None),
+    ("renamed from a name as it is stored", Camel, CamelAsStored, [(Camel(3, 4), CamelAsStored(3, 4))], None),
+    ("renamed in a class whose names are one word", list[Camel], list[OneWord], [([Camel(3, 4)], [OneWord(3)])], None),
     ("closed", TwoFields, Closed, [(TwoFields(1, 2), Closed(1))], None),
 ]  # fmt: skip
 RULES += [
