@@ -496,6 +496,18 @@ def test_a_scalar_by_another_name_is_read_as_it_was_written(hint: Any, value: An
         assert serializer.loads(raw) == value
 
 
+def test_a_stored_value_outside_of_a_new_bound_is_named_until_the_bound_is_loose_again() -> None:
+    """Records do not keep bounds, so that nothing is refused before."""
+    positive = Annotated[int, msgspec.Meta(ge=0)]
+    for old, new, value in ((int, positive, -1), (A, record(("a", positive)), A(-1))):
+        state, change = evolved(schema(old), declared_type(new), 2)
+        assert change is None
+        raw = serializer_for(old).dumps(value)
+        with refused(IncompatibleError, "Expected `int` >= 0"):
+            evolved_serializer(declared_type(new), state).loads(raw)
+        assert evolved_serializer(declared_type(old), state).loads(raw) == value
+
+
 def test_a_field_that_was_removed_does_not_come_back_with_another_meaning() -> None:
     one, two, three = (
         record(("a", int), ("b", str)),
