@@ -255,6 +255,10 @@ RULES: list[tuple[str, Any, Any, list[tuple[Any, Any]], list[tuple[Any, Any]] | 
     ("a record without a tag is one of several", Point, PointTagged | Tagged, [(Point(3), PointTagged(3))], None),
     ("a record without a tag is one of several, or None", Point | None, PointTagged | Tagged | None, [(Point(3), PointTagged(3)), (None, None)],
      None),
+    ("the only record of a union gets a tag", int | Point | None, int | PointTagged | Tagged | None,
+     [(5, 5), (None, None), (Point(3), PointTagged(3))], None),
+    ("the only record of a union has a field less", PointMore | list[int], PointTagged | list[int],
+     [([5], [5]), (PointMore(3, "a"), PointTagged(3))], None),
     ("a field less of a record that is one of several", PointMore, PointTagged | Tagged, [(PointMore(3, "a"), PointTagged(3))], None),
     ("a generic class", Timed[int], Timed[float], [(Timed(1, 2), Timed(1, 2.0))], None),
     ("a generic class with aliases", Timed[int], TimedStruct[float], [(Timed(1, 2), TimedStruct(1, 2.0))], None),
@@ -415,6 +419,7 @@ def test_a_text_of_before_tags_were_noted_is_taken_for_that_of_the_same_classes(
     for hint, recorded in (
         (Tagged, "struct Tagged{x:int}"),
         (Tagged | TaggedMore | None, "optional<union<struct Tagged{x:int},struct TaggedMore{y:int}>>"),
+        (Tagged | int, "union<int,struct Tagged{x:int}>"),
     ):
         state = StateSchema(id=1, kind="value", value=recorded)
         declared = declared_type(hint)

@@ -160,14 +160,20 @@ class _Comparison:
         )
 
     def wider(self, old: text.Tree, new: text.UnionText, path: str) -> Evolution:
-        """Which member of a union a stored value is of does not show on the wire, so all must be read as they are."""
+        """Which member of a union a stored value is of does not show on the wire, so all must be read as they are. Only a record by name
+        shows, if it is the only one: no other member is a dict there."""
         more = _changed(path, "may be of more types now")
         if not isinstance(old, text.UnionText):
             one = self.member(old, new, path, alone=True)
             return _together([one, more], one.convert)
         members = _told(old.members, new)
-        found = [self.member(member, new, path) for member in members]
-        return _together([*found, *([] if len(members) == len(new.members) else [more])], None)
+        records = [m for m in members if isinstance(m, text.StructText) and not m.by_position]
+        found = [self.member(member, new, path, alone=records == [member]) for member in members]
+        convert = next((one.convert for one in found if one.convert is not None), None)
+        return _together(
+            [*found, *([] if len(members) == len(new.members) else [more])],
+            convert and _of_records(convert),
+        )
 
     def member(self, old: text.Tree, new: text.UnionText, path: str, *, alone: bool = False) -> Evolution:
         for candidate in _alike(old, new):
@@ -432,6 +438,10 @@ def _each(items: Sequence[Evolution]) -> Convert | None:
     return lambda values: [
         value if convert is None else convert(value) for value, convert in zip(values, converts, strict=True)
     ]
+
+
+def _of_records(convert: Convert) -> Convert:
+    return lambda value: convert(value) if value.__class__ is dict else value
 
 
 def _unless_none(item: Evolution) -> Evolution:
