@@ -13,6 +13,7 @@ from stateflow.errors import StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SinkNode
+from stateflow.pipelines.inputs.places import depends_on_folder
 from stateflow.savepoints.origin import written_places
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import at_distance
@@ -69,7 +70,7 @@ def _sentence(sink: SinkNode, others: Sequence[str]) -> str:
 
 def _written(placed: Sequence[SinkNode], store: Store, name: str) -> list[tuple[str, str]]:
     """By uid of one of our sinks: the sink of job `name` that has written there, in words. None of a job that cannot be read: whatever
-    runs it tells."""
+    runs it tells. A relative path of a table says nothing, for each job means that of its own working folder."""
     try:
         places = written_places(read_log(store, JobLayout(name)))
     except StateflowError:
@@ -78,5 +79,6 @@ def _written(placed: Sequence[SinkNode], store: Store, name: str) -> list[tuple[
         (sink.uid, f"sink {uid!r} of the job {name!r}")
         for sink in placed
         for uid, prepared in places.items()
+        if not (sink.sink_kind.table and depends_on_folder(prepared.target))
         if sink.sink_kind.is_at(sink.target, prepared.target)
     ]

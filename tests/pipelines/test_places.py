@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.pipelines.inputs.places import between, canonical, same_place, same_spelling, spelled_below
+from stateflow.pipelines.inputs.places import (
+    between,
+    canonical,
+    depends_on_folder,
+    same_place,
+    same_spelling,
+    spelled_below,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +78,9 @@ def test_a_link_is_another_spelling_of_one_place(tmp_path: Path) -> None:
     assert same_spelling(str(tmp_path), f"file://{tmp_path}/x/../")
     assert not same_spelling(str(tmp_path), str(tmp_path / "link"))
     assert not same_spelling("s3a://b/in", "s3://b/in")
+
+
+def test_a_relative_path_leads_elsewhere_from_another_folder() -> None:
+    assert depends_on_folder("out")
+    assert depends_on_folder("../out")
+    assert not any(map(depends_on_folder, ["/out", "s3://bucket/out", "file:///out", "file:/out"]))

@@ -39,6 +39,11 @@ def canonical(path: str) -> str:
     return f"{scheme}://{host}{_tidy(below)}".rstrip("/")
 
 
+def depends_on_folder(path: str) -> bool:
+    """Whether a path leads elsewhere from another working folder."""
+    return _URL.fullmatch(path) is None and not path.startswith("/")
+
+
 def on_s3(path: str) -> bool:
     """Whether a path is one of a bucket of S3, or of a store that speaks its protocol."""
     url = _URL.fullmatch(path)
