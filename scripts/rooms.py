@@ -226,8 +226,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators pipelines quantities savepoints spark/batches "
-        "spark/inputs spark/internals spark/session spark/shuffle spark/sinks spark/sources spark/task "
+        "checkpoint compatibility config format liveness operators pipelines pipelines/inputs quantities savepoints "
+        "spark/batches spark/inputs spark/internals spark/session spark/shuffle spark/sinks spark/sources spark/task "
         "state/backends storage",
         "runner.py",
     ),
