@@ -24,6 +24,7 @@ import stateflow.connectors.tries as pauses_module
 from stateflow.connectors import Sink
 from stateflow.connectors.iceberg.catalog import OneTry
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
+from stateflow.spark.sinks.kinds import prepare_rewind
 from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.iceberg_catalog import NAME, rows_of, sql_catalog
 from tests.refusals.refusal import refused
@@ -65,6 +66,12 @@ def items(catalog: Catalog) -> dict[Any, Any]:
 
 def files(catalog: Catalog) -> set[str]:
     return {task.file.file_path for task in catalog.load_table("shop.orders").scan().plan_files()}
+
+
+def others(*ids: int) -> pa.Table:
+    """Rows of another writer."""
+    schema = pa.schema([pa.field("id", pa.int64(), False), ("at", pa.float64()), ("item", pa.string())])
+    return pa.table({"id": ids, "at": [0.0] * len(ids), "item": ["other"] * len(ids)}, schema)
 
 
 def test_of_several_rows_the_highest_counts_and_null_is_lowest_and_nan_highest(
@@ -136,6 +143,42 @@ def test_a_batch_that_replaces_nothing_appends_for_readers_of_new_rows(
         s.summary.operation.value for s in catalog.load_table("shop.orders").snapshots() if s.summary
     ]
     assert operations == ["append", "append", "overwrite"]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["upsert", "delete"])
+def test_a_way_back_never_takes_an_upsert_of_all_files_for_the_first_snapshot_of_a_table(
+    catalog: Catalog, log: SinkLog, gone: bool
+) -> None:
+    """PyIceberg takes the parent away from a snapshot whose parent has expired."""
+    sink = sink_of(log, delete_when="item = 'gone'")
+    table = catalog.load_table("shop.orders")
+    table.append(others(1, 2))
+    rows = [(1, 1.0, "gone" if gone else "job"), *([(2, 1.0, "gone")] if gone else [])]
+    newest = log.prepare(sink, frame(log, *rows))
+    log.commit(newest)
+    left = items(catalog)
+
+    def back() -> None:
+        log.slot += 1
+        log.commit(log.stored(prepare_rewind(log.spark, newest, log.at(), None)))
+
+    table.refresh().maintenance.expire_snapshots().by_id(table.snapshots()[0].snapshot_id).commit()
+    with refused(IncompatibleError, "has expired", "without --rewind-sinks"):
+        back()
+    assert items(catalog) == left == ({} if gone else {1: "job", 2: "other"})
+
+
+def test_a_rollback_is_seen_where_older_snapshots_have_expired(catalog: Catalog, log: SinkLog) -> None:
+    sink = sink_of(log)
+    table = catalog.load_table("shop.orders")
+    table.append(others(1))
+    log.deliver(sink, frame(log, (1, 1.0, "a")))
+    log.deliver(sink, frame(log, (1, 2.0, "b")))
+    oldest, first, second = (snapshot.snapshot_id for snapshot in table.refresh().snapshots())
+    table.maintenance.expire_snapshots().by_id(oldest).commit()
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    with refused(DisagreementError, "behind slot 2", f"set_current_snapshot({second})"):
+        log.prepare(sink, frame(log, (1, 3.0, "c")))
 
 
 @pytest.mark.slow

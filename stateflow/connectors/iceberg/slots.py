@@ -79,10 +79,13 @@ def lineage(metadata: TableMetadata, newest: Snapshot | None = None) -> Iterator
 
 def _is_first(snapshot: Snapshot) -> bool:
     """Whether the table was empty before. PyIceberg takes the parent away from a snapshot whose parent has expired."""
-    if snapshot.summary is None:
+    summary = snapshot.summary
+    if summary is None or summary["total-records"] is None:
         return False
-    rows, added = snapshot.summary["total-records"], snapshot.summary["added-records"]
-    return rows is not None and int(rows) == int(added or 0)
+    # An upsert that writes anew all files of the table adds as many rows as it has then.
+    if any(int(summary[removed] or 0) for removed in ("deleted-records", "deleted-data-files")):
+        return False
+    return int(summary["total-records"]) == int(summary["added-records"] or 0)
 
 
 def slot_in(snapshot: Snapshot, app_id: str) -> int | None:
@@ -104,6 +107,9 @@ def taken_back(metadata: TableMetadata, app_id: str) -> Snapshot | None:
     for snapshot in lineage(metadata):
         if snapshot is None or snapshot.snapshot_id == made.snapshot_id:
             return None  # of what has expired nobody can tell
+        # Numbers fall on the way down, so what is behind this one is older. In a table of version 1 all are 0.
+        if (snapshot.sequence_number or 0) < (made.sequence_number or 0):
+            return made
     return made
 
 
