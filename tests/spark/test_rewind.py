@@ -127,6 +127,16 @@ def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
         rewind([None, None, None, None, *LOG[4:]], 5)
 
 
+@pytest.mark.parametrize("reaches", range(1, len(LOG)))
+def test_what_was_before_the_first_slot_is_not_guessed_from_a_log_that_delta_has_cleaned(
+    reaches: int,
+) -> None:
+    cleaned = [None] * reaches + LOG[reaches:]
+    with refused(DisagreementError, f"begins at version {reaches}", "a later", "without --rewind-sinks"):
+        rewind(cleaned, None)
+    assert rewind(cleaned, 9) == (5, 0), "as the sentence says"
+
+
 @pytest.mark.slow
 def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_slot(
     spark: SparkSession, path: Path, log: SinkLog

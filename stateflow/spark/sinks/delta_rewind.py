@@ -39,10 +39,12 @@ def find_rewind(
     reshaped: LoggedCommit | None = None
     restored: LoggedCommit | None = None
     lost: tuple[LoggedCommit | None, LoggedCommit | None] = (None, None)
+    reaches = newest + 1
     for version in range(newest, -1, -1):
         body = read(version)
         if body is None:
             break
+        reaches = version
         commit = logged_commit(version, body.splitlines())
         slot = commit.slots.get(app_id)
         if slot is None:
@@ -76,6 +78,12 @@ def find_rewind(
         raise DisagreementError(
             f"Delta table {prepared.target} has no commit of slot {last_slot} in its log any more: go back to a later checkpoint, or "
             "restore without --rewind-sinks and put the table right by hand"
+        )
+    if reaches > 0:
+        # Older commits of this job may be among those that Delta has cleaned away.
+        raise DisagreementError(
+            f"the log of Delta table {prepared.target} begins at version {reaches} by now, so what the table had before this job's first output is not "
+            "known; go back to a later checkpoint, or restore without --rewind-sinks and put the table right by hand"
         )
     if oldest_own is None:
         return -1, undone
