@@ -163,6 +163,43 @@ def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_s
     assert contents(spark, path, "v") == ["b"]
 
 
+def alteration(text: str) -> str:
+    """The statement that a sentence names."""
+    found = re.search(r"`(ALTER TABLE .*?\))`", text)
+    assert found is not None, text
+    return found[1]
+
+
+@pytest.mark.slow
+def test_a_table_that_only_takes_appends_is_not_taken_back_until_that_is_unset(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    sink = DeltaAppend(delta(str(path), options={"delta.appendOnly": "true"}))
+    sink.open(spark, spark.createDataFrame([], "v string").schema)
+    for value in "abc":
+        newest = log.prepare(sink, spark.createDataFrame([(value,)], "v string"))
+        log.commit(newest)
+    log.slot += 1
+
+    def rewound(slot: int) -> Prepared:
+        return log.stored(prepare_rewind(spark, newest, log.at(), slot))
+
+    with refused(IncompatibleError, str(path), "delta.appendOnly", "without --rewind-sinks") as refusal:
+        rewound(2)
+    spark.sql(alteration(str(refusal.value)))
+    assert log.commit(rewound(2)) == "committed"
+    assert contents(spark, path, "v") == ["a", "b"]
+
+    log.slot += 1
+    decided = rewound(1)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    with refused(DisagreementError, "delta.appendOnly", "record 5", "stateflow abandon orders 5") as stopped:
+        log.commit(decided)
+    spark.sql(alteration(str(stopped.value)))
+    assert log.commit(decided) == "committed"
+    assert contents(spark, path, "v") == ["a"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "change",

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stateflow.errors import DisagreementError, NotFoundError
+from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.sink_kinds import is_table
@@ -20,7 +20,13 @@ from stateflow.spark.sinks.base import (
     Committed,
     Sink,
 )
-from stateflow.spark.sinks.delta_table import called, committed, in_sql, log_of
+from stateflow.spark.sinks.delta_table import (
+    APPEND_ONLY,
+    called,
+    committed,
+    in_sql,
+    log_of,
+)
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_restores import Read, restore_at
 
@@ -145,14 +151,19 @@ def _fits(now: _Shape, then: _Shape) -> bool:
 def _what_files_have(metadata: Mapping[str, Any]) -> list[Any]:
     """What has to be as it was, for the files of then."""
     configuration = (metadata.get("configuration") or {}).items()
-    kept = {name: value for name, value in configuration if name not in _STAYS}
+    kept = {name: value for name, value in configuration if name not in _NOT_OF_FILES}
     return [*(metadata.get(part) for part in ("id", "schemaString", "partitionColumns")), kept]
 
 
-_STAYS = frozenset({
+_NOT_OF_FILES = frozenset({
     "delta.columnMapping.maxColumnId", "delta.rowTracking.materializedRowIdColumnName", "delta.rowTracking.materializedRowCommitVersionColumnName",
+    APPEND_ONLY,
 })  # fmt: skip
-"""Names that only files to come are given by. No RESTORE takes them back."""
+"""Names that only files to come are given by, which no RESTORE takes back, and what keeps files from being taken out."""
+
+
+def _unset(prepared: Prepared) -> str:
+    return f"`ALTER TABLE {in_sql(prepared)} UNSET TBLPROPERTIES ('{APPEND_ONLY}')`"
 
 
 class TableSink(Sink):
@@ -199,6 +210,11 @@ class TableSink(Sink):
         txn = log.begin()
         slot = txn.slot_of(at.app_id)
         at.refuse_disagreement(f"Delta table {prepared.target}", slot, at.restore_to(slot))
+        if undone and txn.shape().is_on(APPEND_ONLY):
+            raise IncompatibleError(
+                f"Delta table {prepared.target} cannot be taken back to version {version}: it only takes appends ({APPEND_ONLY}); "
+                f"unset that, with {_unset(prepared)}, and restore again, or restore without --rewind-sinks"
+            )
         if version >= 0 and undone and (missing := log.missing(log.files_at(version))):
             raise DisagreementError(
                 f"Delta table {prepared.target} cannot be taken back to version {version}: {len(missing)} of its files are "
@@ -224,6 +240,11 @@ class TableSink(Sink):
             to, undone = find_rewind(
                 log.read, log.version(), at.app_id, prepared.payload["last_slot"], prepared
             )
+            if undone and shape.is_on(APPEND_ONLY):
+                raise request.stuck(
+                    f"{prepared.target} only takes appends now ({APPEND_ONLY}), so it cannot go back: unset that, with {_unset(prepared)}, and "
+                    "run again"
+                )
             # Marks the slot also when nothing is undone: a zombie with a lower slot must find that it came too late.
             txn.commit_restore([*(txn.going_back(to) if undone else ()), *marks], to)
 

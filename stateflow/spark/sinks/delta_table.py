@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 10
 """How often a commit begins anew after another writer's."""
 CREATING = 5
+APPEND_ONLY = "delta.appendOnly"
 MOST_SAID = 300
 """Characters of Delta's words. They have the values of a row, which may be long."""
 _SAID = re.compile(r"\[DELTA_[^]]*\](.*?)(?:\n\s*at |\Z)", re.DOTALL)

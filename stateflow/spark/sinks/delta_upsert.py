@@ -23,6 +23,7 @@ from stateflow.spark.sinks.base import CommitRequest, Committed
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
 from stateflow.spark.sinks.delta_table import (
+    APPEND_ONLY,
     called,
     committed,
     open_table,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from stateflow.spark.sinks.staging import Stager
 
 _log = logging.getLogger(__name__)
-APPEND_ONLY = "delta.appendOnly"
 APP_ID = "spark.databricks.delta.write.txnAppId"
 VERSION = "spark.databricks.delta.write.txnVersion"
 _BY_TEXT = re.compile("map<|variant|float|double|collate")
