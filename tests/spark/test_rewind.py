@@ -163,6 +163,32 @@ def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_s
     assert contents(spark, path, "v") == ["b"]
 
 
+@pytest.mark.slow
+def test_a_table_whose_files_of_then_go_behind_the_decision_stays_as_it_is_until_they_are_put_back(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    sink = DeltaUpsert(delta(str(path)), {"keys": ["id"]})
+    schema = "id long, v string"
+    sink.open(spark, spark.createDataFrame([], schema).schema)
+    files: list[set[Path]] = []
+    for value in "ab":
+        newest = log.prepare(sink, spark.createDataFrame([(1, value)], schema).coalesce(1))
+        log.commit(newest)
+        files.append(set(path.glob("*.parquet")))
+    log.slot += 1
+    decided = log.stored(prepare_rewind(spark, newest, log.at(), 1))
+    kept = {file: file.read_bytes() for file in files[0]}
+    for file in kept:
+        file.unlink()  # as VACUUM does
+    with refused(DisagreementError, "record 3", "1 of its files are gone", "stateflow abandon orders 3"):
+        log.commit(decided)
+    assert contents(spark, path, "v") == ["b"]
+    for file, body in kept.items():
+        file.write_bytes(body)
+    assert log.commit(decided) == "committed"
+    assert contents(spark, path, "v") == ["a"]
+
+
 def alteration(text: str) -> str:
     """The statement that a sentence names."""
     found = re.search(r"`(ALTER TABLE .*?\))`", text)

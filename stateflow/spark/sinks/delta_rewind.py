@@ -162,6 +162,17 @@ _NOT_OF_FILES = frozenset({
 """Names that only files to come are given by, which no RESTORE takes back, and what keeps files from being taken out."""
 
 
+def _gone(log: DeltaLog, version: int, prepared: Prepared) -> str:
+    """That files of the version to go back to are gone, empty if none is. The commit would leave a table that nobody can read."""
+    missing = log.missing(log.files_at(version)) if version >= 0 else []
+    if not missing:
+        return ""
+    return (
+        f"Delta table {prepared.target} cannot be taken back to version {version}: {len(missing)} of its files are gone ({missing[0]}; was it "
+        "vacuumed?)"
+    )
+
+
 def _unset(prepared: Prepared) -> str:
     return f"`ALTER TABLE {in_sql(prepared)} UNSET TBLPROPERTIES ('{APPEND_ONLY}')`"
 
@@ -215,11 +226,8 @@ class TableSink(Sink):
                 f"Delta table {prepared.target} cannot be taken back to version {version}: it only takes appends ({APPEND_ONLY}); "
                 f"unset that, with {_unset(prepared)}, and restore again, or restore without --rewind-sinks"
             )
-        if version >= 0 and undone and (missing := log.missing(log.files_at(version))):
-            raise DisagreementError(
-                f"Delta table {prepared.target} cannot be taken back to version {version}: {len(missing)} of its files are "
-                f"gone ({missing[0]}; was it vacuumed?); choose a later checkpoint, or restore without --rewind-sinks"
-            )
+        if undone and (gone := _gone(log, version, prepared)):
+            raise DisagreementError(f"{gone}; choose a later checkpoint, or restore without --rewind-sinks")
         return Prepared(
             kind=cls.declared.rewound_as,
             target=prepared.target,
@@ -245,6 +253,8 @@ class TableSink(Sink):
                     f"{prepared.target} only takes appends now ({APPEND_ONLY}), so it cannot go back: unset that, with {_unset(prepared)}, and "
                     "run again"
                 )
+            if undone and (gone := _gone(log, to, prepared)):
+                raise request.stuck(f"{gone}; put them back and run again")
             # Marks the slot also when nothing is undone: a zombie with a lower slot must find that it came too late.
             txn.commit_restore([*(txn.going_back(to) if undone else ()), *marks], to)
 
