@@ -585,6 +585,26 @@ def test_a_null_in_a_required_column_fails_the_batch_before_its_record(
     assert not list((Path(catalog.properties["warehouse"].removeprefix("file://"))).rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("partition_by", [None, "day(at)"], ids=str)
+@pytest.mark.parametrize(
+    "value", ["timestamp'+10000-01-01 00:00:00'", "date'+10000-01-01'", "date'-0001-01-01'"]
+)
+def test_a_time_that_python_has_not_fails_the_batch_before_its_record(
+    catalog: Catalog, log: SinkLog, value: str, partition_by: str | None
+) -> None:
+    rows = log.spark.range(1).selectExpr(f"{value} at").coalesce(1)
+    sink = sink_of(log, rows.schema.simpleString(), partition_by=partition_by)
+    with pytest.raises(Exception, match=r"years 1 to 9999") as caught:
+        log.prepare(sink, rows)
+    assert "in column 'at', which PyIceberg does not write: no row was written" in str(
+        translated(caught.value)
+    )
+    log.slot -= 1
+    last = log.spark.range(1).selectExpr("timestamp'9999-12-31 23:59:59.999999' at").coalesce(1)
+    log.deliver(sink, last.selectExpr(f"cast(at as {dict(rows.dtypes)['at']}) at"))
+    assert len(rows_of(catalog, "shop.orders")) == 1
+
+
 @pytest.mark.parametrize(
     "kind", ["interval day to second", "variant", "void", "struct<at: interval day to second>"]
 )

@@ -380,6 +380,31 @@ def test_a_null_in_a_required_column_is_refused_unless_the_row_deletes(
     assert rows_of(catalog, "shop.orders") == []
 
 
+@pytest.mark.parametrize("far", ["id", "at"])
+@pytest.mark.parametrize("day", ["date'+10000-01-01'", "timestamp'9999-12-31 23:59:59 America/New_York'"])
+def test_a_time_that_python_has_not_is_refused_unless_the_row_deletes(
+    catalog: Catalog, log: SinkLog, day: str, far: str
+) -> None:
+    kind = day.partition("'")[0]
+    near = {"id": f"cast('2026-01-01' as {kind})", "at": f"cast('2026-01-01' as {kind})", "item": "'a'"}
+
+    def rows(count: int = 1, **given: str) -> Any:
+        selected = (f"{value} {name}" for name, value in (near | given).items())
+        return log.spark.range(count).selectExpr(*selected).coalesce(1)
+
+    sink = sink_of(log, rows().schema.simpleString(), delete_when="item = 'gone'")
+    log.deliver(sink, rows())
+    with refused(IncompatibleError, "years 1 to 9999", f"column {far!r}", "no row was written"):
+        log.prepare(sink, rows(**{far: day}))
+    log.slot -= 1
+    log.deliver(sink, rows(**{far: day}, item="'gone'"))
+    assert len(rows_of(catalog, "shop.orders")) == (1 if far == "id" else 0)
+    # More keys are looked for by their bounds.
+    many = f"{day} + make_dt_interval(cast(id as int))" if kind == "timestamp" else f"{day} + cast(id as int)"
+    log.deliver(sink, rows(150, id=many, item="'gone'"))
+    assert len(rows_of(catalog, "shop.orders")) == (1 if far == "id" else 0)
+
+
 def test_a_column_that_comes_between_decision_and_commit_stops_with_the_reason(
     catalog: Catalog, log: SinkLog
 ) -> None:

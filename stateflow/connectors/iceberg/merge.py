@@ -50,15 +50,12 @@ class Newest:
         stay = pc.not_equal(rows[self.operation], DELETE)
         return NewRows(rows.select(keys), rows.filter(stay).drop_columns([self.operation]))
 
-    def lacks(self, batch: pa.RecordBatch, name: str) -> bool:
-        """Whether a row that stays has a null in a column."""
+    def staying(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        """The values of a column in rows that stay."""
         import pyarrow.compute as pc
 
         column = batch[{each.lower(): each for each in batch.schema.names}[name.lower()]]
-        null = pc.is_null(column)
-        if self.operation:
-            null = pc.and_(null, pc.not_equal(batch[self.operation], DELETE))
-        return bool(pc.any(null).as_py())
+        return column.filter(pc.not_equal(batch[self.operation], DELETE)) if self.operation else column
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +140,14 @@ def _condition(table: Table, keys: pa.Table) -> Any:
     for name in keys.column_names:
         if str(table.schema().find_field(name).field_type) not in _BOUNDED or not len(keys):
             continue
-        if len(keys) <= _FEW:
-            found = And(found, In(name, set(keys[name].to_pylist())))
+        try:
+            if len(keys) <= _FEW:
+                found = And(found, In(name, set(keys[name].to_pylist())))
+                continue
+            least = pc.min_max(keys[name]).as_py()
+        except (OverflowError, ValueError):
+            # A row that goes may have a key of a year that Python does not have.
             continue
-        least = pc.min_max(keys[name]).as_py()
         found = And(found, GreaterThanOrEqual(name, least["min"]), LessThanOrEqual(name, least["max"]))
     return found
 

@@ -28,6 +28,7 @@ from stateflow.connectors.iceberg.sink import (
 )
 from stateflow.connectors.iceberg.slots import summary_of
 from stateflow.connectors.iceberg.table import UPSERT
+from stateflow.connectors.iceberg.times import BEYOND, has_beyond, is_beyond, is_time
 from stateflow.connectors.iceberg.writer import DataFileWriter
 
 if TYPE_CHECKING:
@@ -60,11 +61,14 @@ class IcebergUpsert(IcebergAppend):
         frame, upsert = self.upsert.marked(frame)
         table = trying_again(self.target, lambda: asked(self.target, at))
         columns = self._columns(table, schema)
-        staged = stager.write(frame, at)
+        times = [
+            name
+            for name, field in zip(self.upsert.columns(schema).names, columns.fields, strict=True)
+            if is_time(field.field_type)
+        ]
+        staged = stager.write(frame, at, bounds_of=times)
         upsert.refuse(staged, frame, at, stager)
-        self._refuse_nulls(
-            columns, staged, Newest(upsert.keys, upsert.order_by, upsert.operation), at, stager
-        )
+        self._refuse_rows(columns, staged, Newest(upsert.keys, upsert.order_by, upsert.operation), at, stager)
         payload = {
             "files": [],
             "schema": frame.schema.json(),
@@ -95,18 +99,30 @@ class IcebergUpsert(IcebergAppend):
         refuse_other_columns(table.schema(), columns, what)
         return columns
 
-    def _refuse_nulls(
+    def _refuse_rows(
         self, columns: Schema, staged: Staged, newest: Newest, at: SinkSlot, stager: Stager
     ) -> None:
-        """Refuses nulls in required columns of rows that stay."""
+        """Refuses rows that stay with what no data file takes: a null in a required column, or a time of years that PyIceberg does not write."""
         nulls = {name.lower() for name, count in staged.nulls.items() if count}
         required = [field.name for field in columns.fields if field.required and field.name.lower() in nulls]
-        for batch in stager.batches(staged.files) if required else ():
+        bounds = {name.lower(): pair for name, pair in staged.bounds.items()}
+        far = [
+            (field.name, field.field_type)
+            for field in columns.fields
+            if (pair := bounds.get(field.name.lower()))
+            and is_beyond(field.field_type, int(pair[0]), int(pair[1]))
+        ]
+        leave = "no row was written; leave such rows out where the operator puts them out"
+        for batch in stager.batches(staged.files) if required or far else ():
             for name in required:
-                if newest.lacks(batch, name):
+                if newest.staying(batch, name).null_count:
                     raise IncompatibleError(
-                        f"rows of {at} have a null in column {name!r} of {self.target}, which is required: no row was written; leave such rows out "
-                        "where the operator puts them out"
+                        f"rows of {at} have a null in column {name!r} of {self.target}, which is required: {leave}"
+                    )
+            for name, kind in far:
+                if has_beyond(kind, newest.staying(batch, name)):
+                    raise IncompatibleError(
+                        f"rows of {at} have {BEYOND} in column {name!r} of {self.target}, which PyIceberg does not write: {leave}"
                     )
 
 
@@ -149,7 +165,14 @@ def _merge(request: CommitRequest, table: Table, transaction: Transaction) -> No
         removed = merge.files_without_keys(_names(payload["keys"], columns, rows.names))
         merge.put_new_rows()
         added = writer.close()
-    except (IncompatibleError, pa.ArrowTypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    # Values that Python cannot hold are among these, and what Arrow calls invalid.
+    except (
+        IncompatibleError,
+        OverflowError,
+        ValueError,
+        pa.ArrowTypeError,
+        pa.ArrowNotImplementedError,
+    ) as error:
         said = " ".join(str(error).split())
         raise request.stuck(
             f"its rows cannot be merged into {target.table} as it is: {said}; put the table right, if somebody has changed it, and run again"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.connectors import IncompatibleError, task_error
 from stateflow.connectors.iceberg.data_files import described
 from stateflow.connectors.iceberg.partitions import Partition, parted
+from stateflow.connectors.iceberg.times import BEYOND, has_beyond
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,13 +70,20 @@ class DataFileWriter:
         if batch.num_rows == 0:
             return
         arrays = []
-        for column, named, wanted in zip(batch.columns, self._named, self._schema, strict=True):
+        parts = zip(batch.columns, self._columns.fields, self._named, self._schema, strict=True)
+        for column, there, named, wanted in parts:
             if not wanted.nullable and column.null_count:
                 raise IncompatibleError(
                     f"{column.null_count} rows have a null in column {named.name!r}, which is required: no row was written; leave such rows out where "
                     "the operator puts them out"
                 )
-            arrays.append(_cast(column, named).view(wanted.type))
+            values = _cast(column, named)
+            if has_beyond(there.field_type, values):
+                raise IncompatibleError(
+                    f"rows have {BEYOND} in column {named.name!r}, which PyIceberg does not write: no row was written; leave such rows out where the "
+                    "operator puts them out"
+                )
+            arrays.append(values.view(wanted.type))
         rows = pa.Table.from_arrays(arrays, schema=self._schema)
         self.rows += len(rows)
         for partition, some in parted(rows, self._columns, self._metadata.spec(), self._metadata.schema()):
