@@ -236,6 +236,26 @@ def test_columns_that_the_output_lacks_keep_their_values(
     assert spark.conf.get(delta_upsert.VERSION, None) is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("merges", ["the driver", "delta"])
+def test_columns_may_have_names_with_dots_and_backticks(
+    spark: SparkSession, path: Path, log: SinkLog, merges: str
+) -> None:
+    def named(*values: tuple[Any, ...]) -> DataFrame:
+        kinds = "`i.d` long, `a``t` long, `x.y` string, x struct<y:int>"
+        return spark.createDataFrame([(*each, (0,)) for each in values], kinds).coalesce(1)
+
+    if merges == "delta":
+        columns = "`i.d` BIGINT, `a``t` BIGINT, `x.y` STRING, x STRUCT<y: INT NOT NULL>"
+        spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta")
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    sink = DeltaUpsert(delta(str(path)), {"keys": ["i.d"], "order_by": "a`t"})
+    sink.open(spark, named().schema)
+    log.deliver(sink, named((1, 1, "a"), (2, 1, "b")))
+    log.deliver(sink, named((1, 2, "older"), (1, 3, "newest")))
+    assert [row[:3] for row in contents(spark, path)] == [(1, 3, "newest"), (2, 1, "b")]
+
+
 def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
     staged = log.root / prepared.files[0].path

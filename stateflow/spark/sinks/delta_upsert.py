@@ -31,6 +31,7 @@ from stateflow.spark.sinks.delta_table import (
 )
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
+from stateflow.spark.sinks.same_task import with_plain_names
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import staged_schema
 from stateflow.spark.sinks.table_rules import asks_within, may_break, padded, violations
@@ -232,11 +233,12 @@ def _strict(rows: DataFrame, shape: TableShape, keys: Collection[str], operation
         StructField(field.name, there[field.name.lower()]) if field.name in strict else field
         for field in rows.schema.fields
     ]
-    return rows.mapInArrow(_unchanged, StructType(fields))
+    return with_plain_names(rows).mapInArrow(partial(_named, rows.columns), StructType(fields))
 
 
-def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return batches
+def _named(names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.rename_columns(names)
 
 
 def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> DataFrame:

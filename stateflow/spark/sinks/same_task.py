@@ -26,12 +26,20 @@ def map_in_arrow(frame: DataFrame, function: Function, schema: str) -> DataFrame
 
 
 def then_in_arrow(frame: DataFrame, function: Function, schema: str) -> DataFrame:
-    """`frame.mapInArrow`: in the same process, if the frame came from `map_in_arrow` and nothing was done with it since."""
+    """`frame.mapInArrow`: in the same process, if the frame came from `map_in_arrow` and nothing was done with it since. The function goes by
+    the places of columns."""
     of = _made.get(frame)
     if of is None:
-        return frame.mapInArrow(function, schema)
+        return with_plain_names(frame).mapInArrow(function, schema)
     before, first = of
     return before.mapInArrow(partial(_both, first, function), schema)
+
+
+def with_plain_names(frame: DataFrame) -> DataFrame:
+    """The frame with other names of its columns, if PySpark's `mapInArrow` finds one of them by no name: a dot stands for a field there."""
+    if not any(set(".`") & set(name) for name in frame.columns):
+        return frame
+    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
 
 
 def _both(first: Function, then: Function, batches: Iterator[Any]) -> Iterator[Any]:
