@@ -256,6 +256,24 @@ def test_columns_may_have_names_with_dots_and_backticks(
     assert [row[:3] for row in contents(spark, path)] == [(1, 3, "newest"), (2, 1, "b")]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("vectors", ["false", "true"])
+def test_a_path_may_have_a_backtick(spark: SparkSession, tmp_path: Path, log: SinkLog, vectors: str) -> None:
+    path = tmp_path / "it's `odd`"
+    target = delta(str(path), partition_by=["at"], options={"delta.enableDeletionVectors": vectors})
+    sink = DeltaUpsert(target, {"keys": ["id"]})
+    sink.open(spark, rows(spark).schema)
+    log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "b")))
+    log.deliver(sink, rows(spark, (1, 2, "c")))
+    assert contents(spark, path) == [(1, 2, "c"), (2, 1, "b")]
+    detail = spark.sql(f"DESCRIBE DETAIL {target.in_sql}").first()
+    assert detail is not None
+    assert detail["partitionColumns"] == ["at"]
+    assert detail["properties"].items() >= {
+        "delta.checkpointInterval": "100", "delta.enableDeletionVectors": vectors
+    }.items()  # fmt: skip
+
+
 def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, log: SinkLog) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
     staged = log.root / prepared.files[0].path

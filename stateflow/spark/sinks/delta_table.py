@@ -72,7 +72,7 @@ def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> 
         raise UsageError(
             f"partition_by of {table} names {unknown}, which are not among its columns {schema.names}"
         )
-    make = _by_path if table.path else _by_name
+    make = _by_path if table.path and "`" not in table.path else _by_statement
     for attempt in range(1, CREATING + 1):
         try:
             make(spark, table, schema)
@@ -100,16 +100,16 @@ def _by_path(spark: SparkSession, table: DeltaTable, schema: StructType) -> None
     builder.execute()
 
 
-def _by_name(spark: SparkSession, table: DeltaTable, schema: StructType) -> None:
-    """By a statement: Delta's builder knows no name with a catalog."""
+def _by_statement(spark: SparkSession, table: DeltaTable, schema: StructType) -> None:
+    """Delta's builder knows no name with a catalog, and no path with a backtick."""
     from pyspark.sql.types import StructField, StructType
 
     columns = StructType([StructField(field.name, field.dataType, nullable=True) for field in schema.fields])
     properties = {**CREATED_WITH, **table.properties}
     parts = [
-        f"CREATE TABLE IF NOT EXISTS {sql_name(parts_of(table.name))} ({columns.toDDL()}) USING delta",
+        f"CREATE TABLE IF NOT EXISTS {table.in_sql if table.path else sql_name(parts_of(table.name))} ({columns.toDDL()}) USING delta",
         f"PARTITIONED BY ({', '.join(map(quoted, table.partition_by))})" if table.partition_by else "",
-        f"LOCATION {text_in_quotes(table.location)}" if table.location else "",
+        f"LOCATION {text_in_quotes(table.location)}" if table.location and not table.path else "",
         f"TBLPROPERTIES ({', '.join(f'{text_in_quotes(name)} = {text_in_quotes(value)}' for name, value in properties.items())})",
     ]
     spark.sql(" ".join(filter(None, parts)))
