@@ -349,6 +349,43 @@ def test_a_value_that_partitions_do_not_hold_fails_the_batch(
     assert [tuple(row) for row in there.collect()] == [("a", 1), (None, 2), (" ", 3), ("null", 4)]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("2024-10-27 01:30:00.000001Z", "TIMESTAMP'2024-10-27 02:30:00.000001+01:00'"),
+        ("0000-06-01 00:00:00Z", "TIMESTAMP'0000-06-01 00:53:28"),
+    ],
+)
+def test_a_time_that_partitions_do_not_hold_fails_the_batch(
+    spark: SparkSession, path: Path, log: SinkLog, value: str, named: str
+) -> None:
+    """In Berlin an hour of October comes twice."""
+    schema, zone = "part timestamp, n long", spark.conf.get("spark.sql.session.timeZone")
+    sink = opened(spark, path, schema, partition_by=["part"])
+
+    def row(value: str, n: int) -> DataFrame:
+        return spark.sql(f"SELECT TIMESTAMP'{value}' AS part, {n}L AS n")
+
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        with pytest.raises(Exception, match="no row was written") as caught:
+            log.prepare(sink, row(value, 1))
+        said = str(translated(caught.value))
+        assert named in said
+        assert "run in UTC (spark.sql.session.timeZone)" in said
+        log.slot -= 1
+        log.deliver(sink, row("2024-10-27 00:30:00Z", 2))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    there = [(1729989000, 2)]
+    if value > "1":
+        log.deliver(sink, row(value, 1))
+        there.insert(0, (1729992600, 1))
+    rows = spark.read.format("delta").load(str(path)).selectExpr("unix_seconds(part)", "n").orderBy("n")
+    assert [tuple(row) for row in rows.collect()] == there
+
+
 def test_output_that_does_not_fit_is_refused_with_every_column(spark: SparkSession, path: Path) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (n long, m string, must int NOT NULL) USING delta")
     with pytest.raises(IncompatibleError) as caught:

@@ -30,8 +30,11 @@ WIDER: dict[str, tuple[str, ...]] = {
 _CHANGED = {
     "string": "{0} in ('', '__HIVE_DEFAULT_PARTITION__')",
     "binary": "not is_valid_utf8(cast({0} as string)) or cast({0} as string) in ('', '__HIVE_DEFAULT_PARTITION__')",
+    # Delta writes a time as a text of the session's time zone, where one hour of the year comes twice, and has no year before 1.
+    "timestamp": "year({0}) < 1 or not (cast(cast({0} as string) as timestamp) <=> {0})",
 }
-"""Values of partitions, by type, that are read back as null or as other bytes."""
+"""Values of partitions, by type, that are read back as null, as other bytes or as other times."""
+_IN_UTC = ", run in UTC (spark.sql.session.timeZone) if it is of an hour that comes twice"
 _PREVIEW = "catalogOwned-preview"
 """The feature `catalogManaged` as a preview of Delta's had it."""
 
@@ -148,16 +151,17 @@ def _as_partition(name: str, type_: str, target: str, goes: str) -> str:
     """SQL for a column by which the table is partitioned. The table's log has its values as texts, and some of them stand for null there."""
     column = quoted(name)
     kind = _kind(type_)
-    quote, begin = text_in_sql("'"), text_in_sql("X'")
-    text = (
-        f"concat({quote}, {column}, {quote})"
-        if kind == "string"
-        else f"concat({begin}, hex({column}), {quote})"
-    )
+    quote, begin_bytes, begin_time = map(text_in_sql, ("'", "X'", "TIMESTAMP'"))
+    texts = {
+        "string": f"{quote}, {column}",
+        "binary": f"{begin_bytes}, hex({column})",
+        "timestamp": f"{begin_time}, cast({column} as string), date_format({column}, 'XXX')",
+    }
+    text = f"concat({texts[kind]}, {quote})"
     before = text_in_sql(f"{target} is partitioned by {name!r} and would hold the value ")
     behind = text_in_sql(
         " of a row as another one, which Delta's partitions do not tell apart: no row was written; put out another value for such rows where the "
-        "operator puts them out, or partition by another column"
+        f"operator puts them out{_IN_UTC if kind == 'timestamp' else ''}, or partition by another column"
     )
     fails = failed_batch(f"concat({before}, {text}, {behind})")
     return f"if(({_CHANGED[kind].format(column)}) and not ({goes}), cast({fails} as {type_}), {column})"
