@@ -210,6 +210,19 @@ def test_another_pipeline_reads_numbers_of_csv_that_are_none(spark: Any, tmp_pat
     assert [str(row) for row in source.there(spark).collect()] == [str(row) for row in rows.collect()]
 
 
+def test_columns_of_csv_stay_in_the_order_of_the_first_file(spark: Any, tmp_path: Path) -> None:
+    log = SinkLog(spark, tmp_path / "checkpoints")
+    target = sf.files(str(tmp_path / "out"), "csv")
+    for order in (["qty", "price"], ["price", "qty"]):
+        rows = spark.createDataFrame([(1, 100)], "qty long, price long").select(*order).coalesce(1)
+        sink = make_sink("totals", "append", target)
+        sink.open(spark, rows.schema)
+        log.deliver(sink, rows)
+    assert {path.read_text() for path in latest(tmp_path / "out")} == {'"qty","price"\n1,100\n'}
+    said = json.loads((tmp_path / "out" / "_latest.json").read_text())["columns"]
+    assert said == [["qty", "bigint"], ["price", "bigint"]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_another_pipeline_reads_the_folder_and_gets_each_row_once(

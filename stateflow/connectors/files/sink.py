@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -90,13 +90,17 @@ class FilesAppend(Sink):
         log, format = _recorded(prepared), prepared.payload["format"]
 
         def change(folder: LoggedFolder) -> dict[str, Any]:
+            columns = _listed(folder.columns or prepared.payload["columns"])
+            # Spark and many others match the columns of CSV by their place: all files have them in the order of the first.
+            order = [name for name, _ in columns] if format == "csv" else []
             # The names are those of the record: whoever commits it again writes the same files once more.
             added = []
-            for number, (rows, body) in enumerate(_bodies(request.stager.batches(prepared.files), format)):
+            batches = request.stager.batches(prepared.files)
+            for number, (rows, body) in enumerate(_bodies(batches, format, order)):
                 path = f"part-{at.slot:012d}-{at.mark & 0x7FFFFFFF:08x}-{_short(at)}-{number:04d}.{format}"
                 log.store.put(path, body)
                 added.append({"path": path, "rows": rows, "bytes": len(body)})
-            return {"columns": prepared.payload["columns"], "added": added, "removed": []}
+            return {"columns": columns, "added": added, "removed": []}
 
         return _committed(log, request, change)[0]
 
@@ -133,7 +137,7 @@ class FilesAppend(Sink):
         def change(folder: LoggedFolder) -> dict[str, Any]:
             own = (file for file in folder.files if file["sink"] == at.app_id)
             gone = [file["path"] for file in own if back_to is None or file["slot"] > back_to]
-            return {"columns": [list(column) for column in folder.columns], "added": [], "removed": gone}
+            return {"columns": _listed(folder.columns), "added": [], "removed": gone}
 
         outcome, manifest = _committed(log, request, change)
         # A manifest says that they are gone. Those who list the folder see it now.
@@ -172,6 +176,11 @@ def _columns(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema]
 
 
+def _listed(columns: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Columns as a manifest has them."""
+    return [list(column) for column in columns]
+
+
 def _short(at: SinkSlot) -> str:
     """Tells the files of sinks apart that write to one folder."""
     return uuid.uuid5(uuid.NAMESPACE_URL, at.app_id).hex[:8]
@@ -191,7 +200,8 @@ def _committed(
         if request.is_in(_named(prepared.payload["path"]), slot, mark):
             log.publish(folder)
             return "already", None
-        if not made or prepared.kind == APPEND.rewound_as:
+        # Others may have given the folder its columns since.
+        if not made or prepared.kind == APPEND.rewound_as or made["columns"] != _listed(folder.columns):
             made = change(folder)
         request.still_owner()
         manifest = {
@@ -224,14 +234,16 @@ def _manifest_of(log: Manifests, at: SinkSlot) -> Mapping[str, Any]:
     )
 
 
-def _bodies(batches: Iterable[pa.RecordBatch], format: str) -> Iterator[tuple[int, bytes]]:
-    """Files of the staged rows, with the number of rows of each."""
+def _bodies(
+    batches: Iterable[pa.RecordBatch], format: str, order: Sequence[str]
+) -> Iterator[tuple[int, bytes]]:
+    """Files of the staged rows, with the number of rows of each. `order`: of the columns; empty for that of the rows."""
     import pyarrow as pa
 
     part: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        part.append(batch)
+        part.append(batch.select(order) if order else batch)
         size += batch.nbytes
         if size >= LARGE:
             yield _body(pa.Table.from_batches(part), format)
