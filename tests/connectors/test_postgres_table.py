@@ -79,6 +79,10 @@ def test_a_dry_run_writes_its_upserts_into_a_folder_with_their_keys(tmp_path: An
         ("array<int>", "jsonb", "jsonb", True),
         ("array<int>", "_int4", "integer[]", False),
         ("interval day to second", "interval", "interval", False),
+        ("timestamp", "timestamptz", "timestamp with time zone", True),
+        ("timestamp", "timestamptz", "timestamp(6) with time zone", True),
+        ("timestamp", "timestamptz", "timestamp(3) with time zone", False),
+        ("timestamp_ntz", "timestamp", "timestamp(0) without time zone", False),
     ],
 )
 def test_a_column_fits_if_it_holds_every_value(kind: str, base: str, type_: str, fit: bool) -> None:

@@ -66,6 +66,43 @@ def test_blanks_at_the_end_are_not_cut_by_a_column_that_got_shorter_since_the_de
     assert table(shop) == [("ab   ", 1)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "schema", "rounded"),
+    [
+        ("timestamptz(3)", "timestamp", "timestamp(3) with time zone"),
+        ("timestamp(0)", "timestamp_ntz", "timestamp(0) without time zone"),
+        ("shop.second", "timestamp", "shop.second, a domain of timestamp(0) with time zone"),
+        ("shop.price", "decimal(20,8)", "shop.price, a domain of numeric(6,2)"),
+        ("shop.price", "int", "shop.price, a domain of numeric(6,2)"),
+    ],
+)
+def test_a_column_that_rounds_is_refused_at_the_start(
+    log: SinkLog, shop: Server, kind: str, schema: str, rounded: str
+) -> None:
+    shop.run("CREATE DOMAIN shop.second AS timestamptz(0)")
+    shop.run("CREATE DOMAIN shop.price AS numeric(6,2)")
+    shop.run(f"CREATE TABLE shop.t (v {kind})")
+    with refused(IncompatibleError, "its column 'v'", rounded) as caught:
+        opened(log, f"v {schema}")
+    if schema.startswith("timestamp"):
+        said = str(caught.value)
+        shop.run(f"ALTER TABLE shop.t {said[said.index('ALTER COLUMN') :]}")
+    else:
+        shop.run("ALTER TABLE shop.t ALTER v TYPE numeric")
+    opened(log, f"v {schema}")
+
+
+def test_a_domain_that_rounds_is_no_place_for_a_record_that_waits(log: SinkLog, shop: Server) -> None:
+    shop.run("CREATE DOMAIN shop.price AS numeric(6,2)")
+    shop.run("CREATE TABLE shop.t (v int)")
+    waiting = log.prepare(opened(log, "v int"), rows(log, "v int", (1234567,)))
+    shop.run("ALTER TABLE shop.t ALTER v TYPE shop.price")
+    with refused(DisagreementError, "'v' was integer and is shop.price"):
+        log.commit(waiting)
+    shop.run('ALTER TABLE shop.t ALTER COLUMN "v" TYPE integer')
+    assert log.commit(waiting) == "committed"
+
+
 DISCARDING = {
     "a trigger": (
         "CREATE FUNCTION shop.drop_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF new.v >= 3 THEN RETURN NULL; END IF; RETURN new; END $$",

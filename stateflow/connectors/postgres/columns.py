@@ -10,6 +10,8 @@ from stateflow.connectors import IncompatibleError
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
+_ROUNDING = re.compile(r"time(stamp)?\([0-5]\) .*")
+"""Types of times with fewer digits than the microseconds of an output."""
 _TEXTS = (
     "text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8",
 )  # fmt: skip
@@ -79,6 +81,18 @@ class Column:
     """Characters at most of a `varchar`. Blanks behind them are cut without a word."""
     folds: bool = False
     """Whether different texts are equal to its collation."""
+    plain: str = ""
+    """The type where `type` is the name of a domain: that which the domain is of, with its digits."""
+
+    @property
+    def bounds(self) -> str:
+        """The type that says how many digits it has."""
+        return self.plain or self.type
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it takes times with fewer digits than they have, without a word."""
+        return _ROUNDING.fullmatch(self.bounds) is not None
 
     @property
     def is_exact(self) -> bool:
@@ -105,16 +119,16 @@ def fits(kind: str, column: Column) -> bool:
     if kind.startswith(NESTED):
         return column.base in ("json", "jsonb")
     if match := _DECIMAL.fullmatch(kind):
-        bounded = _NUMERIC.fullmatch(column.type)
+        bounded = _NUMERIC.fullmatch(column.bounds)
         if column.base != "numeric" or bounded is None:
             return column.base == "numeric"
         scale = int(bounded[2])
         return scale >= int(match[2]) and int(bounded[1]) - scale >= int(match[1]) - int(match[2])
     if kind == "string" and column.enum:
         return True
-    if column.base == "numeric" and column.type != "numeric":
+    if column.base == "numeric" and column.bounds != "numeric":
         return False  # whole numbers may have more digits
-    return column.base in _FITTING.get(kind, ())
+    return not column.rounds and column.base in _FITTING.get(kind, ())
 
 
 def keeps(kind: str, column: Column) -> bool:
@@ -123,7 +137,7 @@ def keeps(kind: str, column: Column) -> bool:
         return True
     if match := _NUMERIC.fullmatch(kind):
         return fits(f"decimal({match[1]},{match[2]})", column)
-    return column.base in _WIDER.get(kind, ()) and not _NUMERIC.fullmatch(column.type)
+    return column.base in _WIDER.get(kind, ()) and not _NUMERIC.fullmatch(column.bounds)
 
 
 def matched(rows: Sequence[tuple[str, str]], table: Sequence[Column], what: str) -> dict[str, Column]:
@@ -167,7 +181,16 @@ def _misfit(name: str, kind: str, column: Column) -> str:
             f"its column {column.name!r} has times without a zone, and those of the output are instants: ALTER COLUMN {quoted(column.name)} TYPE "
             "timestamptz, or cast them to timestamp_ntz"
         )
-    return f"its column {column.name!r} is {column.type}, which does not hold every {kind}: cast the output, or alter the column"
+    if column.rounds and kind.startswith("timestamp"):
+        return (
+            f"its column {column.name!r} is {_said(column)}, which rounds the times of the output: ALTER COLUMN {quoted(column.name)} TYPE "
+            f"{made_type(kind)}"
+        )
+    return f"its column {column.name!r} is {_said(column)}, which does not hold every {kind}: cast the output, or alter the column"
+
+
+def _said(column: Column) -> str:
+    return column.type if column.bounds == column.type else f"{column.type}, a domain of {column.bounds}"
 
 
 def quoted(name: str) -> str:

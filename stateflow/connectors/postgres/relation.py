@@ -19,7 +19,8 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.ty
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attnotnull,
        CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'an identity column' ELSE '' END,
        CASE WHEN coalesce(b.typname, t.typname) = 'varchar' THEN coalesce(nullif(a.atttypmod, -1), nullif(t.typtypmod, -1)) - 4 END,
-       coalesce(to_jsonb(c) ->> 'collisdeterministic' = 'false', false)
+       coalesce(to_jsonb(c) ->> 'collisdeterministic' = 'false', false),
+       format_type(coalesce(b.oid, t.oid), coalesce(nullif(a.atttypmod, -1), t.typtypmod))
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = nullif(t.typbasetype, 0)
 LEFT JOIN pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
