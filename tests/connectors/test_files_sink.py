@@ -20,7 +20,7 @@ import pytest
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.connectors.files.manifests import Manifests
-from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.errors import CorruptError, DisagreementError, IncompatibleError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.internals.frames import arrow_schema
@@ -221,6 +221,51 @@ def test_columns_of_csv_stay_in_the_order_of_the_first_file(spark: Any, tmp_path
     assert {path.read_text() for path in latest(tmp_path / "out")} == {'"qty","price"\n1,100\n'}
     said = json.loads((tmp_path / "out" / "_latest.json").read_text())["columns"]
     assert said == [["qty", "bigint"], ["price", "bigint"]]
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_of_two_jobs_with_other_columns_one_begins_a_folder(spark: Any, tmp_path: Path, format: str) -> None:
+    folder = tmp_path / "out"
+    logs = [SinkLog(spark, tmp_path / name, job=name * 32, name=name) for name in "ab"]
+    frames = [
+        spark.createDataFrame([(1, "x")], "id long, v string").coalesce(1),
+        spark.createDataFrame([(2.5,)], "amount double").coalesce(1),
+    ]
+    sinks = [make_sink("totals", "append", sf.files(str(folder), format)) for _ in logs]
+    first, second = (log.prepare(*each) for log, *each in zip(logs, sinks, frames, strict=True))
+    assert logs[0].commit(first) == "committed"
+    before = (folder / "_latest.json").read_text()
+    other = ("'amount' is double and there unknown", "'v' is not put out and there string")
+    with refused(IncompatibleError, str(folder), *other, "new folder"):
+        sinks[1].check(second, logs[1].at(), logs[1].stage)
+    with refused(DisagreementError, "is decided", str(folder), *other, "stateflow abandon b 1"):
+        logs[1].commit(second)
+    assert (folder / "_latest.json").read_text() == before
+    folder.rename(tmp_path / "elsewhere")
+    assert logs[1].commit(second) == "committed"
+    assert len(latest(folder)) == 1
+
+
+def test_of_two_jobs_that_begin_a_folder_of_csv_at_once_one_gives_the_order(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    logs = [SinkLog(spark, tmp_path / name, job=name * 32, name=name) for name in "ab"]
+    rows = spark.createDataFrame([(1, 100)], "qty long, price long").coalesce(1)
+    frames = [rows, rows.select("price", "qty").coalesce(1)]
+    sinks = [make_sink("totals", "append", sf.files(str(folder), "csv")) for _ in logs]
+    first, second = (log.prepare(*each) for log, *each in zip(logs, sinks, frames, strict=True))
+    add, begun = Manifests.add, list[str]()
+
+    def too_late(log: Manifests, manifest: Mapping[str, Any]) -> bool:
+        if not begun:
+            begun.append("first")
+            logs[0].commit(first)
+        return add(log, manifest)
+
+    monkeypatch.setattr(Manifests, "add", too_late)
+    assert logs[1].commit(second) == "committed"
+    assert [path.read_text() for path in latest(folder)] == ['"qty","price"\n1,100\n'] * 2
 
 
 @pytest.mark.slow

@@ -56,14 +56,14 @@ class FilesAppend(Sink):
                     )
         if self.target.format == "json":
             check_as_json(self.target.path, _columns(schema))
-        self._refuse_other(_log(self.target.path, self.target.connection).newest(), schema)
+        self._refuse_other(_log(self.target.path, self.target.connection).newest(), _columns(schema))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         folder = _log(self.target.path, self.target.connection).newest()
-        self._refuse_other(folder, frame.schema)
+        columns = _columns(frame.schema)
+        self._refuse_other(folder, columns)
         slot, _ = folder.slot_of(at.app_id)
         at.refuse_disagreement(_named(self.target.path), slot, at.restore_to(slot))
-        columns = _columns(frame.schema)
         if self.target.format == "json":
             frame = frame.selectExpr(f"{as_json(frame.columns)} as line")
         staged = stager.write(frame, at)
@@ -82,6 +82,10 @@ class FilesAppend(Sink):
             rows=staged.rows,
         )
 
+    def check(self, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:
+        if prepared.files:
+            self._refuse_other(_recorded(prepared).newest(), prepared.payload["columns"])
+
     @staticmethod
     def commit(request: CommitRequest) -> Committed:
         prepared, at = request.prepared, request.at
@@ -90,6 +94,12 @@ class FilesAppend(Sink):
         log, format = _recorded(prepared), prepared.payload["format"]
 
         def change(folder: LoggedFolder) -> dict[str, Any]:
+            if wrong := _differences(folder, prepared.payload["columns"]):
+                request.still_owner()
+                raise request.stuck(
+                    f"another sink has given the files in {prepared.payload['path']} other columns since: {wrong}; put all that the folder has "
+                    "elsewhere and run again"
+                )
             columns = _listed(folder.columns or prepared.payload["columns"])
             # Spark and many others match the columns of CSV by their place: all files have them in the order of the first.
             order = [name for name, _ in columns] if format == "csv" else []
@@ -145,19 +155,24 @@ class FilesAppend(Sink):
         log.store.delete(manifest["removed"])
         return outcome
 
-    def _refuse_other(self, folder: LoggedFolder, schema: StructType) -> None:
+    def _refuse_other(self, folder: LoggedFolder, columns: Iterable[tuple[str, str]]) -> None:
         """All files of a folder have the same columns."""
-        known, ours = dict(folder.columns), dict(_columns(schema))
-        if not folder.columns or known == ours:
-            return
-        wrong = [
-            f"{name!r} is {ours.get(name, 'not put out')} and there {known.get(name, 'unknown')}"
-            for name in dict.fromkeys((*ours, *known))
-            if ours.get(name) != known.get(name)
-        ]
-        raise IncompatibleError(
-            f"the files in {self.target.path} have other columns: {'; '.join(wrong)}; write into a new folder, or put out the columns that are there"
-        )
+        if wrong := _differences(folder, columns):
+            raise IncompatibleError(
+                f"the files in {self.target.path} have other columns: {wrong}; write into a new folder, or put out the columns that are there"
+            )
+
+
+def _differences(folder: LoggedFolder, columns: Iterable[tuple[str, str]]) -> str:
+    """What tells these columns from those of the folder's files; empty where nothing does, or where it has none."""
+    known, ours = dict(folder.columns), dict(columns)
+    if not known:
+        return ""
+    return "; ".join(
+        f"{name!r} is {ours.get(name, 'not put out')} and there {known.get(name, 'unknown')}"
+        for name in dict.fromkeys((*ours, *known))
+        if ours.get(name) != known.get(name)
+    )
 
 
 def _log(path: str, connection: str) -> Manifests:
