@@ -263,18 +263,52 @@ def test_an_order_by_several_values_at_once_is_refused_at_the_start(log: SinkLog
         ("char(4)", "ab", "ab "),
         ("uuid", "5b1d8c5e-5f5e-4c1a-9d0e-0a0b0c0d0e0f", "5B1D8C5E-5F5E-4C1A-9D0E-0A0B0C0D0E0F"),
         ("inet", "10.0.0.1", "10.0.0.1/32"),
+        ("shop.code", "ab", "ab "),
     ],
 )
-def test_two_keys_of_a_batch_that_the_table_takes_for_one_are_refused_before_the_decision(
+def test_a_key_that_the_table_keeps_as_another_one_is_refused_before_the_decision(
     log: SinkLog, shop: Server, kind: str, one: str, other: str
 ) -> None:
+    shop.run("CREATE DOMAIN shop.code AS char(4)")
     shop.run(f"CREATE TABLE shop.t (k {kind} PRIMARY KEY, v bigint)")
-    with refused(IncompatibleError, "Postgres table shop.t refuses rows", "no row was written"):
-        log.prepare(opened(log, TEXT, "upsert", keys=["k"]), rows(log, TEXT, (one, 1), (other, 2)))
-    log.slot -= 1
-    newest = opened(log, TEXT, "upsert", keys=["k"], order_by="v")
-    assert log.deliver(newest, rows(log, TEXT, (one, 1), (other, 2))) == "committed"
+    for options in ({}, {"order_by": "v"}):
+        sink = opened(log, TEXT, "upsert", keys=["k"], **options)
+        with refused(
+            IncompatibleError, "Postgres table shop.t", "'k'", repr(other), repr(one), "transform()"
+        ):
+            log.prepare(sink, rows(log, TEXT, (other, 1)))
+        log.slot -= 1
+        assert log.deliver(sink, rows(log, TEXT, (one, 2))) == "committed"
     assert [v for _, v in table(shop)] == [2]
+
+
+@pytest.mark.parametrize("kind", ["citext", "jsonb"])
+def test_a_key_column_to_which_different_texts_are_equal_is_refused_at_the_start(
+    log: SinkLog, shop: Server, kind: str
+) -> None:
+    shop.run("CREATE EXTENSION IF NOT EXISTS citext SCHEMA public")
+    shop.run(f"CREATE TABLE shop.t (k {kind} PRIMARY KEY, v bigint)")
+    with refused(IncompatibleError, "its key column 'k'", kind, "ALTER TABLE") as caught:
+        opened(log, TEXT, "upsert", keys=["k"])
+    said = str(caught.value)
+    shop.run(said[said.index("ALTER TABLE") : said.index(", and let")])
+    sink = opened(log, TEXT, "upsert", keys=["k"])
+    assert log.deliver(sink, rows(log, TEXT, ('{"a":1}', 1), ('{"a":1.0}', 2))) == "committed"
+    assert [v for _, v in table(shop)] == [2, 1]
+
+
+def test_a_key_column_that_got_such_a_type_since_the_decision_stops_the_commit(
+    log: SinkLog, shop: Server
+) -> None:
+    shop.run("CREATE TABLE shop.t (k text PRIMARY KEY, v bigint)")
+    waiting = log.prepare(opened(log, TEXT, "upsert", keys=["k"]), rows(log, TEXT, ("ab", 1), ("ab ", 2)))
+    shop.run("ALTER TABLE shop.t ALTER k TYPE char(4)")
+    with refused(DisagreementError, "key column 'k'", "character(4)", "ALTER COLUMN") as caught:
+        log.commit(waiting)
+    said = str(caught.value)
+    shop.run(f"ALTER TABLE shop.t {said[said.index('ALTER COLUMN') : said.index(' and run again')]}")
+    assert log.commit(waiting) == "committed"
+    assert table(shop) == [("ab", 1), ("ab ", 2)]
 
 
 def test_one_table_under_two_addresses_is_one_place(

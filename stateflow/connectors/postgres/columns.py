@@ -46,6 +46,10 @@ _EXACT = (
     "bytea",
 )
 """Types in which different values of an output are different keys. To others `AB` and `ab` may be one."""
+_MIXING = ("citext", "jsonb")
+"""Types to which different texts are equal, and are kept as they came."""
+_REWRITING = ("bpchar", "uuid", "inet", "cidr", "macaddr", "macaddr8")
+"""Types that keep equal texts as one, whichever of them comes."""
 _WIDER: Mapping[str, tuple[str, ...]] = {
     "smallint": ("int4", "int8", "numeric"),
     "integer": ("int8", "numeric"),
@@ -93,6 +97,19 @@ class Column:
     def rounds(self) -> bool:
         """Whether it takes times with fewer digits than they have, without a word."""
         return _ROUNDING.fullmatch(self.bounds) is not None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether texts that it keeps apart are equal to it."""
+        return self.base in _MIXING
+
+    @property
+    def kept_as(self) -> str:
+        """An expression for the text that it keeps in the place of all that are equal to it; empty for a type that keeps each as it is."""
+        if self.base not in _REWRITING:
+            return ""
+        # Blanks behind a `char(n)` are no part of it, and its output has them.
+        return f"{quoted(self.name)}::text" if self.base == "bpchar" else f"format('%s', {quoted(self.name)})"
 
     @property
     def is_exact(self) -> bool:

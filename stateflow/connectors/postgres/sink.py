@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _STAGED = "stateflow_batch"
 """The temporary table that gets the rows of a batch, as they are staged."""
 _OPERATION = "stateflow_op"
+_AS_PUT_OUT = "stateflow_key{}"
+"""Columns of it with the texts of keys as they were put out, where the server makes others of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,9 @@ class Load:
         """Which column of the table as it is now would lose something of the staged values, which Postgres would not say; empty for none."""
         there = {column.name: column for column in columns}
         for _, name, kind in self.columns:
+            now = there.get(name)
+            if now is not None and name in self.keys and now.type != kind and (now.mixes or now.kept_as):
+                return f"its key column {name!r} was {kind} and is {now.type}, to which different keys may be one: ALTER COLUMN {quoted(name)} TYPE {kind}"
             if name in there and not keeps(kind, there[name]):
                 return (
                     f"its column {name!r} was {kind} and is {there[name].type}, which does not hold all of its values: ALTER COLUMN {quoted(name)} "
@@ -78,16 +83,20 @@ class Load:
         connection: psycopg.Connection[Any],
         batches: Iterable[pa.RecordBatch],
         columns: Sequence[Column],
+        texts: Sequence[str] = (),
     ) -> str:
-        """The staged rows in a temporary table of the target's types. What a column of the table as it is now would cut; empty for nothing."""
+        """The staged rows in a temporary table of the target's types. What a column of the table as it is now would cut; empty for nothing. `texts`:
+        columns that it has as texts, too."""
         limits = {column.name: column.length for column in columns if column.length is not None}
         # As a `varchar` its blanks would be cut on the way in already.
         types = ", ".join(
             f"{quoted(name)} {'text' if name in limits else kind}" for _, name, kind in self.columns
         )
         more = f", {_OPERATION} text" if self.operation else ""
+        more += "".join(f", {_AS_PUT_OUT.format(k)} text" for k in range(len(texts)))
         connection.execute(f"CREATE TEMPORARY TABLE {_STAGED} ({types}{more}) ON COMMIT DROP")
         names = [name for name, _, _ in self.columns] + ([self.operation] if self.operation else [])
+        names += [staged for text in texts for staged, name, _ in self.columns if name == text]
         with connection.cursor().copy(f"COPY {_STAGED} FROM STDIN (FORMAT csv)") as copy:
             for piece in _csv(batches, names):
                 copy.write(piece)
@@ -97,6 +106,20 @@ class Load:
             row = connection.execute(f"SELECT max(char_length({quoted(name)})) FROM {_STAGED}").fetchone()
             if row is not None and (row[0] or 0) > limit:
                 return f"a text of {row[0]} characters is longer than the {limit} of its column {name!r}"
+        return ""
+
+    def other_key(self, connection: psycopg.Connection[Any], keys: Sequence[Column]) -> str:
+        """Which key of the staged rows the table would keep as another one, so that two of them could be one row; empty for none."""
+        for k, column in enumerate(keys):
+            given, kept = f'{_AS_PUT_OUT.format(k)} COLLATE "C"', f'{column.kept_as} COLLATE "C"'
+            row = connection.execute(
+                f"SELECT {given}, {kept} FROM {_STAGED} WHERE {given} <> {kept} ORDER BY 1 LIMIT 1"
+            ).fetchone()
+            if row is not None:
+                return (
+                    f"its key column {column.name!r}, which is {column.type}, keeps the key {row[0]!r} as {row[1]!r}, so that two keys of the "
+                    "pipeline could be one row: let a transform() before the sink write such keys as the table keeps them"
+                )
         return ""
 
     def _ordered(self, column: str) -> str:
@@ -273,6 +296,13 @@ class PostgresAppend(Sink):
                 f'row: ALTER TABLE {relation.name} ALTER COLUMN {quoted(folding[0])} TYPE text COLLATE "C", and let the pipeline make such keys alike, as with '
                 "lower()"
             )
+        texts_of_keys = [found[name] for name, kind in rows if kind == "string" and found[name].name in keys]
+        if mixing := next((column for column in texts_of_keys if column.mixes), None):
+            raise IncompatibleError(
+                f"{what}: different texts are equal to its key column {mixing.name!r}, which is {mixing.type}, so that two keys of the pipeline "
+                f"would be one row: ALTER TABLE {relation.name} ALTER COLUMN {quoted(mixing.name)} TYPE text, and let the pipeline make such keys "
+                "alike, as with lower()"
+            )
         if keys and index is None:
             raise IncompatibleError(
                 f"{what} has no unique index of {', '.join(keys)}, so that it could have a key twice: CREATE UNIQUE INDEX ON {relation.name} "
@@ -318,7 +348,10 @@ def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> str:
     back."""
     with connected(load.connection, load.what) as connection:
         relation = Relation(connection, *names_of_table(load.name))
-        refused = load.copy(connection, batches, relation.columns(load.relation))
+        columns = relation.columns(load.relation)
+        keys = [column for column in columns if column.name in load.keys and column.kept_as]
+        refused = load.copy(connection, batches, columns, [key.name for key in keys])
+        refused = refused or load.other_key(connection, keys)
         if load.guarded and not refused:
             load.write(connection)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
