@@ -321,6 +321,32 @@ def test_a_null_that_readers_take_for_a_delete_is_refused(log: SinkLog, topics: 
         log.prepare(sink, rows(log, "id string, v string", ("1", None)))
 
 
+@pytest.mark.parametrize("value", ["string", "bytes"])
+def test_so_is_one_beside_rows_that_do_delete(log: SinkLog, topics: Topics, topic: str, value: str) -> None:
+    schema = f"id string, v {'string' if value == 'string' else 'binary'}"
+    sink = opened(log, topics, topic, schema, "upsert", value=value, keys="id", delete_when="id like 'd%'")
+    with refused(IncompatibleError, "1 of the rows", "a null for a value", "take for a delete"):
+        log.prepare(
+            sink, rows(log, schema, ("d1", None), ("2", None), ("3", b"c" if value == "bytes" else "c"))
+        )
+    log.slot -= 1
+    log.deliver(sink, rows(log, schema, ("d1", None), ("d2", b"b" if value == "bytes" else "b")))
+    assert pairs(topics, topic) == [("d1", None), ("d2", None)]
+
+
+@pytest.mark.parametrize("delete_when", [None, "id = 9"])
+def test_a_row_of_which_nobody_knows_whether_it_deletes_is_refused(
+    log: SinkLog, topics: Topics, topic: str, delete_when: str | None
+) -> None:
+    schema = "id long, op string"
+    sink = opened(log, topics, topic, schema, "upsert", keys="id", operation="op", delete_when=delete_when)
+    with refused(IncompatibleError, "1 of the rows", "'op'", topic, "transform()"):
+        log.prepare(sink, rows(log, schema, (1, "upsert"), (2, None)))
+    log.slot -= 1
+    log.deliver(sink, rows(log, schema, (1, "upsert"), (2, "delete")))
+    assert pairs(topics, topic) == [('{"id":1}', '{"id":1}'), ('{"id":2}', None)]
+
+
 def test_messages_without_a_key_are_refused_by_a_compacted_topic_before_a_record_is_decided(
     log: SinkLog, topics: Topics, topic: str
 ) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 KEY, VALUE, SIZE = "key", "value", "size"
 """Columns of staged messages."""
+OPERATION = "operation"
+"""A column of them that says what deletes, where rows can."""
+MEANT = "meant"
+"""A column of them without a value where a message would be taken for a delete, and is none."""
 ORDER = "order{}"
 """Columns of them that say which message of a key is the last."""
 OVERHEAD = 300
@@ -55,18 +59,24 @@ def messages(
     order_by: Sequence[str],
     encoder: AvroValues | ProtobufValues | None = None,
 ) -> DataFrame:
-    """The rows as they are staged: key, value, how many bytes they have, and by what messages of one key are ordered."""
+    """The rows as they are staged: key, value, how many bytes they have, by what messages of one key are ordered, and what deletes."""
     if encoder is not None:
         # Behind all columns, of which the key is made.
         frame = frame.mapInArrow(encoder, deepcopy(frame.schema).add(MADE, "binary"))
         value = MADE
     else:
         value = as_json(values) if topic.value == "json" else quoted(values[0])
+    more = list[str]()
     if operation:
-        value = f"CASE WHEN {quoted(operation)} = '{DELETE}' THEN NULL ELSE {value} END"
+        deletes = f"{quoted(operation)} = '{DELETE}'"
+        more.append(f"{quoted(operation)} AS {OPERATION}")
+        if topic.value in TEXTS:  # all others make a value of every row
+            more.append(f"CASE WHEN {deletes} OR {value} IS NOT NULL THEN true END AS {MEANT}")
+        value = f"CASE WHEN {deletes} THEN NULL ELSE {value} END"
     order = [f"{quoted(name)} AS {ORDER.format(k)}" for k, name in enumerate(order_by)]
     key = _key(frame.schema, topic, keys)
-    made = frame.selectExpr(f"CAST({key} AS BINARY) AS {KEY}", f"CAST({value} AS BINARY) AS {VALUE}", *order)
+    both = (f"CAST({key} AS BINARY) AS {KEY}", f"CAST({value} AS BINARY) AS {VALUE}")
+    made = frame.selectExpr(*both, *order, *more)
     size = " + ".join(f"coalesce(octet_length({name}), 0)" for name in (KEY, VALUE))
     return made.selectExpr("*", f"{size} + {OVERHEAD} AS {SIZE}")
 

@@ -68,6 +68,8 @@ class KafkaAppend(Sink):
         rows = messages.messages(frame, self.target, keys, values, upsert.operation, upsert.order_by, encoder)
         staged = stager.write(rows, at, [messages.SIZE])
         if staged.files:
+            operations = {upsert.operation: staged.nulls.get(messages.OPERATION, 0)}
+            replace(upsert, keys=()).refuse(replace(staged, nulls=operations), rows, at, stager)
             self._refuse(staged, facts, at, deletes=upsert.deletes)
             staged = self._last_of_keys(frame.sparkSession, staged, rows.schema, at, stager)
         return Prepared(
@@ -143,7 +145,7 @@ class KafkaAppend(Sink):
             raise IncompatibleError(
                 f"{absent} of the rows of {at} have a null in the key {', '.join(self.upsert.keys)} of {topic}: {after}"
             )
-        if not deletes and (absent := staged.nulls.get(messages.VALUE)):
+        if absent := staged.nulls.get(messages.MEANT if deletes else messages.VALUE):
             raise IncompatibleError(
                 f"{absent} of the rows of {at} have a null for a value, which readers of {topic} take for a delete: {after}"
             )
