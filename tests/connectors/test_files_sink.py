@@ -423,9 +423,12 @@ def test_two_sinks_and_a_table_around_it_are_refused() -> None:
 
 def test_csv_refuses_what_it_cannot_hold(spark: Any, tmp_path: Path) -> None:
     sink = make_sink("output", "append", sf.files(str(tmp_path / "out"), "csv"))
-    for kind in ("binary", "array<string>", "struct<x: int>", "map<string, int>"):
+    for kind in (
+        "binary", "array<string>", "struct<x: int>", "map<string, int>", "variant", "interval day to second", "void",
+    ):  # fmt: skip
         with refused(IncompatibleError, "column 'v'", "CSV in ", "write json or parquet"):
-            sink.open(spark, spark.createDataFrame([], f"id long, v {kind}").schema)
+            sink.open(spark, spark.range(1).selectExpr("id", f"cast(null as {kind}) v").schema)
+    sink.open(spark, spark.range(1).selectExpr("id", "'Ab' collate UTF8_LCASE v").schema)
 
 
 @pytest.mark.parametrize("key", ["binary", "date", "timestamp", "struct<x: int>", "array<int>"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 LARGE = 128 << 20
 """Bytes of rows in memory that make a file."""
 _TRIES = 100
-_NESTED = ("array<", "struct<", "map<")
+_IN_CSV = re.compile(
+    r"tinyint|smallint|int|bigint|float|double|decimal\(.*|boolean|string.*|char\(.*|varchar\(.*|date|timestamp|timestamp_ntz"
+)
+"""Types whose values readers of CSV take back as they were."""
 
 
 class FilesAppend(Sink):
@@ -50,7 +54,7 @@ class FilesAppend(Sink):
         if self.target.format == "csv":
             for field in schema:
                 kind = field.dataType.simpleString()
-                if kind == "binary" or kind.startswith(_NESTED):
+                if not _IN_CSV.fullmatch(kind):
                     raise IncompatibleError(
                         f"column {field.name!r} is {kind}, which CSV in {self.target.path} cannot hold: write json or parquet, or make a text of it in transform()"
                     )
