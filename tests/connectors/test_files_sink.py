@@ -268,6 +268,36 @@ def test_of_two_jobs_that_begin_a_folder_of_csv_at_once_one_gives_the_order(
     assert [path.read_text() for path in latest(folder)] == ['"qty","price"\n1,100\n'] * 2
 
 
+@pytest.mark.parametrize("delivered", [False, True], ids=["lost", "delivered all the same"])
+def test_the_next_commit_deletes_the_files_of_an_abandoned_batch(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivered: bool
+) -> None:
+    folder = tmp_path / "out"
+    rows = spark.createDataFrame([(1,)], "id long").coalesce(1)
+    other, log = (SinkLog(spark, tmp_path / name, job=name * 32, name=name) for name in "ab")
+    sink = make_sink("totals", "append", sf.files(str(folder), "json"))
+    waiting, lost = other.prepare(sink, rows), log.prepare(sink, rows)
+
+    def killed(log: Manifests, manifest: Mapping[str, Any]) -> bool:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifests, "add", killed)
+        for each, prepared in ((other, waiting), (log, lost)):
+            with pytest.raises(OSError, match="killed"):
+                each.commit(prepared)
+    assert len(list(folder.glob("part-*"))) == 2
+    if delivered:
+        log.commit(lost)
+    log.late = (1,)
+    next_one = log.prepare(sink, rows)
+    assert log.commit(next_one) == "committed"
+    assert len(list(folder.glob("part-*"))) == (3 if delivered else 2)
+    assert other.commit(waiting) == "committed"
+    assert set(folder.glob("part-*")) == set(latest(folder))
+    assert len(latest(folder)) == (3 if delivered else 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["parquet", "json"])
 def test_another_pipeline_reads_the_folder_and_gets_each_row_once(

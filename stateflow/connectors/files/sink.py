@@ -116,7 +116,9 @@ class FilesAppend(Sink):
                 added.append({"path": path, "rows": rows, "bytes": len(body)})
             return {"columns": columns, "added": added, "removed": []}
 
-        return _committed(log, request, change)[0]
+        outcome, _ = _committed(log, request, change)
+        _delete_abandoned(log, at)
+        return outcome
 
     @classmethod
     def put_out(cls, prepared: Prepared) -> str:
@@ -157,6 +159,7 @@ class FilesAppend(Sink):
         # A manifest says that they are gone. Those who list the folder see it now.
         manifest = manifest or _manifest_of(log, at)
         log.store.delete(manifest["removed"])
+        _delete_abandoned(log, at)
         return outcome
 
     def _refuse_other(self, folder: LoggedFolder, columns: Iterable[tuple[str, str]]) -> None:
@@ -240,6 +243,17 @@ def _committed(
     raise UnavailableError(
         f"{_TRIES} others wrote to {_named(prepared.payload['path'])} while {at} committed slot {at.slot}: run again"
     )
+
+
+def _delete_abandoned(log: Manifests, at: SinkSlot) -> None:
+    """Those who list the folder see the files of a batch that was abandoned in the middle of its commit. Now that a later slot is in, no manifest
+    can come any more that names them."""
+    if not at.late:
+        return
+    counted = {file["path"] for file in log.newest().files}
+    for slot in at.late:
+        found = (entry.path for entry in log.store.list(f"part-{slot:012d}-"))
+        log.store.delete([path for path in found if f"-{_short(at)}-" in path and path not in counted])
 
 
 def _manifest_of(log: Manifests, at: SinkSlot) -> Mapping[str, Any]:
