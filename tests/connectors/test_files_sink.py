@@ -461,6 +461,18 @@ def test_csv_refuses_what_it_cannot_hold(spark: Any, tmp_path: Path) -> None:
     sink.open(spark, spark.range(1).selectExpr("id", "'Ab' collate UTF8_LCASE v").schema)
 
 
+def test_csv_refuses_a_null_that_would_be_an_empty_line(spark: Any, tmp_path: Path) -> None:
+    log = SinkLog(spark, tmp_path / "checkpoints")
+    sink = make_sink("output", "append", sf.files(str(tmp_path / "out"), "csv"))
+    rows = spark.createDataFrame([("a",), (None,), ("",)], "v string").coalesce(1)
+    sink.open(spark, rows.schema)
+    with refused(IncompatibleError, "1 of the rows", "'v'", str(tmp_path / "out"), "one more column"):
+        log.prepare(sink, rows)
+    log.slot -= 1
+    assert log.deliver(sink, rows.where("v is not null")) == "committed"
+    assert [path.read_text() for path in latest(tmp_path / "out")] == ['"v"\n"a"\n""\n']
+
+
 @pytest.mark.parametrize("key", ["binary", "date", "timestamp", "struct<x: int>", "array<int>"])
 def test_json_refuses_maps_whose_keys_it_cannot_hold(key: str, spark: Any, tmp_path: Path) -> None:
     schema = spark.createDataFrame([], f"id long, v struct<m: map<{key}, int>>").schema

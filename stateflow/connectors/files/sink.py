@@ -71,6 +71,12 @@ class FilesAppend(Sink):
         if self.target.format == "json":
             frame = frame.selectExpr(f"{as_json(frame.columns)} as line")
         staged = stager.write(frame, at)
+        if self.target.format == "csv" and len(columns) == 1 and (absent := staged.nulls.get(columns[0][0])):
+            raise IncompatibleError(
+                f"{absent} of the rows of {at} have a null in {columns[0][0]!r}, the one column of the output, and readers of CSV in "
+                f"{self.target.path} skip the empty line that it would be: no row was written; put out one more column, or leave such rows out in "
+                "a transform()"
+            )
         payload = {
             "path": self.target.path,
             "connection": self.target.connection,
