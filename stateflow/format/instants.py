@@ -11,6 +11,9 @@ import msgspec
 from stateflow.errors import UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_INSTANT = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+LAST_INSTANT = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+"""In microseconds since 1970: Python has no datetimes in UTC beyond."""
 CLOCKS_DIFFER = 600_000_000
 """Hosts' clocks are apart by this much at most, in microseconds, without anybody's fault."""
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -24,13 +27,22 @@ _EXACT = Context(prec=100)
 
 
 def micros_since_epoch(value: datetime) -> int:
+    """UsageError for a datetime that `instant` could not give back."""
     if value.tzinfo is None:
         raise UsageError(
             f"the datetime {value.isoformat(sep=' ')} has no time zone, so it names no instant: "
             "give it one, for example value.replace(tzinfo=datetime.UTC)"
         )
     since = value - EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if not FIRST_INSTANT <= micros <= LAST_INSTANT:
+        # Its own zone hides that it cannot be read back, which is always in UTC.
+        nearest = "min" if micros < FIRST_INSTANT else "max"
+        raise UsageError(
+            f"the datetime {value.isoformat(sep=' ')} lies outside of the years 1 to 9999 once it is in UTC: take one within them, such as "
+            f"datetime.{nearest}.replace(tzinfo=UTC)"
+        )
+    return micros
 
 
 def instant(micros: int) -> datetime:

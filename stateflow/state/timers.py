@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any, Self
 
 from stateflow.errors import StateflowError, UsageError
-from stateflow.format.instants import instant, micros_since_epoch
+from stateflow.format.instants import FIRST_INSTANT, LAST_INSTANT, instant, micros_since_epoch
 from stateflow.state.cursor import Change, Cursor
 from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import queued, siblings
@@ -95,7 +95,13 @@ class TimerState(Handle, Namespaced):
                     f"operator {self.operator!r}, timer {self.name!r}: an event-time timer is set to an instant, such as "
                     "row.ts + timedelta(hours=1), not to a duration"
                 )
-            return self._cursor.now + int(at / timedelta(microseconds=1))
+            micros = self._cursor.now + at // timedelta(microseconds=1)
+            if not FIRST_INSTANT <= micros <= LAST_INSTANT:
+                raise UsageError(
+                    f"operator {self.operator!r}, timer {self.name!r}, key {self._cursor.key!r}: {at!r} from now lies outside of the years "
+                    "1 to 9999: set a shorter time, or leave a timer that is never to fire unset"
+                )
+            return micros
         try:
             return micros_since_epoch(at)
         except StateflowError as error:

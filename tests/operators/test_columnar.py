@@ -262,6 +262,14 @@ def test_wrong_use_of_state_is_told_in_one_sentence() -> None:
     assert "does not fit side output 'late'" in wrong(one, lambda s, t: ("late", values))
 
 
+def test_a_put_of_an_instant_that_python_has_not_is_refused() -> None:
+    far = pa.array([1 << 60], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    for columns in ({"seen": datetime}, {"seen": datetime, "page": str}):
+        said = wrong(columns, lambda s, t: s.put(t["user"], pa.table({"seen": far, "page": ["a"]})))
+        assert "column 'seen'" in said
+        assert "the years 1 to 9999" in said
+
+
 def test_a_put_of_one_entry_twice_is_refused() -> None:
     """The backend would keep one of them, whichever came last in its order."""
     by, timed = sf.columns({"n": int}, by={"p": str}), sf.columns({"n": int}, timed=True)

@@ -21,6 +21,7 @@ from stateflow.state.columns.keys import EntryKeys, Key, SharedKeys, micros
 from stateflow.state.columns.order import inverse, taken
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.arrow.column_values import ColumnBytes, EvolvedColumnBytes
+from stateflow.state.values.arrow.packed_instants import refuse_far
 from stateflow.state.values.expiries import has_expired, live, plain, plain_value, stamped
 
 BLOCK = 100_000
@@ -344,6 +345,9 @@ class ColumnState:
             ) from error
         if any(len(column) != count for column in columns):
             raise UsageError(f"{self._where}: put() was given {count} keys and {len(values)} rows of values")
+        for name, column in zip(self.schema.names, columns, strict=True):
+            if pa.types.is_timestamp(column.type):
+                refuse_far(column, f"{self._where}: the column {name!r} given to put()")
         return columns
 
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, UsageError
 from stateflow.format.instants import day, instant
 from stateflow.format.scalars import COLUMN_TYPES
 
@@ -87,7 +87,7 @@ def _layout(layout: str) -> _Layout:
         if _TEXT.fullmatch(kind):
             texts.append(_Column(name, place, bytes if kind == "binary" else bytes.decode))
         else:
-            fixed.append(_Column(name, place, _finish(kind)))
+            fixed.append(_Column(name, place, _finish(name, kind)))
             form += "16s" if kind.startswith("decimal") else _FORMS[kind]
     count = len(fixed) + len(texts)
     nulls = f"{-(-count // 8)}s" if count else ""
@@ -98,15 +98,30 @@ def _is_null(nulls: bytes, column: _Column) -> bool:
     return bool(nulls[column.place >> 3] >> (column.place & 7) & 1)
 
 
-def _finish(kind: str) -> Callable[[Any], Any]:
+def _finish(name: str, kind: str) -> Callable[[Any], Any]:
     if kind.startswith("decimal"):
         scale = int(kind.rstrip(")").partition(",")[2] or 0)
         return lambda raw: _decimal(raw, scale)
     if kind == "timestamp_ntz":
-        return lambda micros: instant(micros).replace(tzinfo=None)
+        return _within_years(name, lambda micros: instant(micros).replace(tzinfo=None))
     if kind.startswith("timestamp"):
-        return instant
-    return day if kind == "date" else _same
+        return _within_years(name, instant)
+    return _within_years(name, day) if kind == "date" else _same
+
+
+def _within_years(name: str, of: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Spark has later and earlier times than Python, and a join keeps them as they are: nothing is damaged."""
+
+    def finish(value: int) -> Any:
+        try:
+            return of(value)
+        except (ValueError, OverflowError):
+            raise UsageError(
+                f"a row that a join keeps has a time outside of the years 1 to 9999 in the column {name!r}, which a look-up cannot show: "
+                "let the pipeline drop or correct such rows before the join"
+            ) from None
+
+    return finish
 
 
 def _decimal(raw: bytes, scale: int) -> Decimal:

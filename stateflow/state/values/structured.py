@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
+from stateflow.format.instants import micros_since_epoch
 from stateflow.state.keys.text import shown
 from stateflow.state.values.schema import type_name
 
@@ -40,7 +41,7 @@ def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Ca
         try:
             data = write(value)
             if dated and _ISO_INSTANT.search(data):
-                _refuse_naive(value)
+                _refuse_unreadable(value)
             # Nothing else checks the fields, and a value that cannot be read back must not be stored.
             again = read(data)
             if with_floats and (_UNSIGNED in data or _SIGNED in data) and write(again) != data:
@@ -52,6 +53,8 @@ def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Ca
                 f"expected {type_name(hint)}, but in the value {_lowered(str(error))}{_without_none(str(error))}"
             ) from None
         except OverflowError:
+            if dated:
+                _refuse_unreadable(value)
             raise StateTypeError(
                 f"a value of {type_name(hint)} has an int beyond 64 bits, which is as far as state holds them: declare it there as Decimal or str"
             ) from None
@@ -123,24 +126,29 @@ def _without_none(message: str) -> str:
     return f": declare `{expected[1]} | None`, or give it a value before it is stored" if expected else ""
 
 
-def _refuse_naive(value: Any) -> None:
-    """A datetime without a zone would be stored as text and come back as another instant elsewhere."""
+def _refuse_unreadable(value: Any) -> None:
+    """A datetime without a zone would be stored as text and come back as another instant elsewhere; one beyond the years of UTC would
+    not come back."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise StateTypeError(
                 f"expected datetime with a time zone, got {value.isoformat(sep=' ')}: "
                 "give it one, for example value.replace(tzinfo=datetime.UTC)"
             )
+        try:
+            micros_since_epoch(value)
+        except UsageError as error:
+            raise StateTypeError(str(error)) from None
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            _refuse_naive(key)
-            _refuse_naive(inner)
+            _refuse_unreadable(key)
+            _refuse_unreadable(inner)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for inner in value:
-            _refuse_naive(inner)
+            _refuse_unreadable(inner)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            _refuse_naive(getattr(value, field.name))
+            _refuse_unreadable(getattr(value, field.name))
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
-            _refuse_naive(getattr(value, name))
+            _refuse_unreadable(getattr(value, name))

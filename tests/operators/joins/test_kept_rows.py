@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, UsageError
 from stateflow.operators.joins.row_blocks import RowBlocks, Rows
 from stateflow.state.values.kept_rows import rows_of
 from tests.refusals.refusal import refused
@@ -51,6 +52,16 @@ def test_rows_come_back_as_they_were_written(seed: int) -> None:
     assert [(row.at, row.has_partner) for row in read] == list(zip(times, matched, strict=True))
     # A table without columns has no rows for Arrow.
     assert [dict(row.columns) for row in read] == (columns.to_pylist() if kinds else [{}] * count)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "far"),
+    [("timestamp", "q", 1 << 60), ("timestamp_ntz", "q", -(1 << 60)), ("date", "i", 2_932_897)],
+)
+def test_a_time_of_spark_that_python_has_not_is_no_damage(kind: str, form: str, far: int) -> None:
+    block = struct.pack(f"<q{form}sB", 0, far, b"\0", 0)
+    with refused(UsageError, "'seen'", "the years 1 to 9999", "before the join"):
+        list(rows_of(f"seen:{kind}", block, None))
 
 
 def test_rows_that_do_not_fit_their_columns_are_damaged() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, UsageError
 from stateflow.format import encoding
 from stateflow.format.scalars import KEY_TYPES
 from stateflow.state.keys.codec import KeyCodec
@@ -174,6 +174,12 @@ def test_instants_are_the_same_key_in_every_zone() -> None:
     encode = KeyCodec(["datetime"]).encode
     utc = datetime(2020, 6, 1, 12, tzinfo=UTC)
     assert encode(utc) == encode(utc.astimezone(timezone(timedelta(hours=5))))
+
+
+def test_an_instant_that_could_not_be_read_back_is_no_key() -> None:
+    late = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
+    with refused(UsageError, str(late), "the years 1 to 9999"):
+        KeyCodec(["datetime"]).encode(late)
 
 
 def test_equal_decimals_are_one_key() -> None:

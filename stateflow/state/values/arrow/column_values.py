@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateflow.errors import UsageError
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
 from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.values.arrow.headers import BadEntryError, split
 from stateflow.state.values.arrow.nested_shapes import element_of
-from stateflow.state.values.arrow.packed_instants import are_instants
+from stateflow.state.values.arrow.packed_instants import are_instants, refuse_far
 from stateflow.state.values.arrow.packed_rows import packed_rows
 from stateflow.state.values.arrow.shapes import OpaqueShape
 from stateflow.state.values.arrow.structured_values import StructuredValues
@@ -203,10 +202,5 @@ class FixedColumns(Values):
         column = self._whole(column)
         children = [column.field(index) for index in range(len(self._fields))]
         for index in self._instants:
-            micros = children[index].cast(pa.int64()).drop_null().to_numpy()
-            if not bool(are_instants(micros).all()):
-                raise UsageError(
-                    f"{self.where}: value.{self._fields[index].name} holds instants outside of the years 1 to 9999: "
-                    "correct them"
-                )
+            refuse_far(children[index], f"{self.where}: value.{self._fields[index].name}")
         return self._layout.write(children, len(column))

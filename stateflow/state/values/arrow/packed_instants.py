@@ -8,7 +8,7 @@ C7 0C FF [nanoseconds u32][seconds i64]  all others
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from types import NoneType
 from typing import Any
@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from stateflow.format.instants import micros_since_epoch
+from stateflow.errors import UsageError
+from stateflow.format.instants import FIRST_INSTANT, LAST_INSTANT
 from stateflow.state.keys.arrow_types import INSTANT
 
 Array = np.ndarray[Any, Any]
@@ -29,8 +30,6 @@ _SHORT = np.dtype([("type", "u1"), ("of", "u1"), ("seconds", ">u4")])
 _MIDDLE = np.dtype([("type", "u1"), ("of", "u1"), ("word", ">u8")])
 _LONG = np.dtype([("type", "u1"), ("size", "u1"), ("of", "u1"), ("nanos", ">u4"), ("seconds", ">i8")])
 _SECONDS = np.uint64((1 << 34) - 1)
-_FIRST = micros_since_epoch(datetime.min.replace(tzinfo=UTC))
-_LAST = micros_since_epoch(datetime.max.replace(tzinfo=UTC))
 
 
 _decoded = msgspec.msgpack.Decoder(list[datetime]).decode
@@ -100,7 +99,13 @@ def _read_runs(data: Array, count: int) -> Array | None:
 
 def are_instants(micros: Array) -> Array:
     """Which of them Python's datetimes can hold."""
-    return (micros >= _FIRST) & (micros <= _LAST)
+    return (micros >= FIRST_INSTANT) & (micros <= LAST_INSTANT)
+
+
+def refuse_far(column: Any, where: str) -> None:
+    """UsageError for an Arrow column of instants that has one beyond those; `where` names it."""
+    if not bool(are_instants(column.cast(pa.int64()).drop_null().to_numpy()).all()):
+        raise UsageError(f"{where} holds instants outside of the years 1 to 9999: correct them")
 
 
 def read_instants(raws: Sequence[msgspec.Raw] | Sequence[bytes]) -> Any:
