@@ -280,6 +280,7 @@ def compared_states(
                 _refuse_values_missed(node, name, old)
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
+            _check_ttl_time(node, name, old, schema)
             kept, change = _evolved(node, name, old, schema.value, slot)
             schema = msgspec.structs.replace(
                 schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
@@ -447,6 +448,21 @@ def _check_wider(node: KeyedNode, name: str, old: StateSchema, new: StateSchema)
         raise _changed(node, name, "namespace", old.namespace, new.namespace or "none")
     if old.many and not new.many:
         raise _changed(node, name, "number of times per key", "many", "one")
+
+
+def _check_ttl_time(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) -> None:
+    """An entry has the instant at which it expires, and not by which time: by the other one, it would leave at any moment or never. So
+    would those that a ttl has left behind which the code took out since."""
+    had_ttl = old.ttl is not None or old.expiry_index
+    if new.ttl is None or not had_ttl or old.ttl_time == new.ttl_time:
+        return
+    anew = _ANEW
+    if not isinstance(node.columnar, ReadyOperator):
+        anew = f"if its values may go, give the state another name and {let_go(node, name)}"
+    raise IncompatibleError(
+        f"operator {node.uid!r}, state {name!r}: its ttl counted {old.ttl_time} time and counts {new.ttl_time} time now, by which what is "
+        f"stored would expire too early or never: write time={old.ttl_time!r} in its ttl, or {anew}"
+    )
 
 
 def _changed(

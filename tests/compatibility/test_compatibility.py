@@ -19,6 +19,7 @@ from stateflow.pipelines.pipeline import Pipeline
 from tests.compatibility.allowed import allowing
 from tests.jobs.log import record
 from tests.jobs.operators import operator_of
+from tests.operators.releases import flow_of
 from tests.refusals.refusal import refused
 
 
@@ -157,6 +158,37 @@ def test_queryable_and_ttl_may_change() -> None:
         expiry_index=changed.next_state_id - 1,
         expiry_sweep=1,
     )
+
+
+def timely(
+    time: Any, before: OperatorState | None = None, name: str = "total", **names: Any
+) -> OperatorState:
+    """An operator with a state whose ttl counts this time; without a ttl for None."""
+    made = process(**{name: sf.ValueState(float, ttl=time and sf.ttl("1 day", time=time))}, **names)
+    [node] = flow_of(made).operators
+    states, next_id = resolve_states(node, before)
+    return operator_of(states=states, next_state_id=next_id)
+
+
+@pytest.mark.parametrize(("was", "now"), [("event", "processing"), ("processing", "event")])
+def test_a_ttl_goes_on_counting_the_same_time(was: Any, now: Any) -> None:
+    before = timely(was)
+    without = timely(None, before)
+    for each in (before, without, timely(None, without)):
+        with refused(
+            sf.IncompatibleError,
+            "'op', state 'total'",
+            f"{was} time",
+            f"{now} time",
+            f"time='{was}'",
+            'forgets = ("total",)',
+        ):
+            timely(now, each)
+        assert timely(was, each).states["total"].ttl_time == was
+        # What the sentence advises.
+        anew = timely(now, each, "sum", forgets=("total",)).states["sum"]
+        assert (anew.ttl_time, anew.id > before.states["total"].id) == (now, True)
+    assert timely(now, timely(None)).states["total"].ttl_time == now
 
 
 def reading(*uids: str) -> Record:

@@ -322,6 +322,8 @@ REFUSED: list[tuple[str, Declare, Declare, str]] = [
     ("top: without per", best(per="sku"), best(), "its per was sku and is none now"),
     ("top: order", best(per="sku", order_by="at"), best(per="sku", order_by="ts"), "its order_by of the key was at and is ts now"),
     ("latest: order", newest("at"), newest("ts"), "its order_by of the key was at and is ts now"),
+    ("latest: the time of its ttl", newest("at", ttl=sf.ttl("1 day", time="event")), newest("at", ttl="1 day"),
+     "its ttl counted event time and counts processing time now"),
     ("latest: another operator", newest("at"), best(), "was 'latest' and is 'top' now"),
     ("join: within", pairs(), pairs(("-1 minutes", "5 minutes")), "its within was -1 minute to 1 minute and is -1 minute to 5 minutes now"),
     ("join: how", pairs(), pairs(how="left"), "its how was inner and is left now"),
