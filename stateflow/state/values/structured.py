@@ -19,15 +19,15 @@ from stateflow.state.values.schema import type_name
 # so a match only starts the walk through the value, which costs ten times the writing.
 _ISO_INSTANT = re.compile(rb"\d\d-\d\dT\d\d:\d\d:\d\d")
 
-# How MessagePack marks ints of eight bytes. Other bytes may look like it: of a value that is written again as it was, none was lost.
-_UNSIGNED, _SIGNED = 0xCF, 0xD3
-
+_LISTS = (list, tuple, set, frozenset)
+_TEXT = re.compile(r"\bstr\b")
 _GOT_NONE = re.compile(r"Expected `(.+?)`, got `(?:None|null)`")
 
 
 def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     """The writer and the reader of values of `hint`; `schema` says what may be inside."""
-    dated, with_floats = "datetime" in schema, "float" in schema
+    # Dates, UUIDs and Decimals are written as texts are. Comparing objects costs more than writing again, so it is for texts only.
+    dated, with_texts = "datetime" in schema, _TEXT.search(schema) is not None
     try:
         read = msgspec.msgpack.Decoder(hint).decode
     except TypeError as error:
@@ -42,10 +42,10 @@ def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Ca
             data = write(value)
             if dated and _ISO_INSTANT.search(data):
                 _refuse_unreadable(value)
-            # Nothing else checks the fields, and a value that cannot be read back must not be stored.
+            # Nothing else checks the fields, and a value that cannot be read back as it is must not be stored.
             again = read(data)
-            if with_floats and (_UNSIGNED in data or _SIGNED in data) and write(again) != data:
-                _refuse_lost_digits(value, again)
+            if (with_texts or write(again) != data) and not _are_equal(value, again):
+                _refuse_changed(value, again)
         except StateTypeError:
             raise
         except msgspec.ValidationError as error:
@@ -87,33 +87,83 @@ def no_float(value: Any) -> StateTypeError:
     )
 
 
-def _refuse_lost_digits(value: Any, again: Any) -> None:
-    """Refuses an int in the place of a float if it would come back as another number."""
-    if isinstance(again, float):
-        if isinstance(value, int) and value != again:
+def _are_equal(value: Any, again: Any) -> bool:
+    try:
+        return bool(value == again)
+    except Exception:  # what a class makes of == is its own affair
+        return False
+
+
+def _refuse_changed(value: Any, again: Any) -> None:
+    """Refuses what would come back as another value. An int is a float that is equal to it, a list or a set is what it holds, and a text
+    may stand for what the declared type reads in it."""
+    if isinstance(again, float) and isinstance(value, int):
+        if value != again:
             raise no_float(value)
+    elif isinstance(value, str) and not isinstance(again, str):
+        _refuse_unreadable(again)
     elif isinstance(value, Mapping) and isinstance(again, Mapping):
         if len(value) != len(again):
-            raise StateTypeError("two keys of a dict are one float: declare its keys as int, Decimal or str")
+            raise _lost_keys(value, again)
         for (key, inner), (key_again, inner_again) in zip(value.items(), again.items(), strict=True):
-            _refuse_lost_digits(key, key_again)
-            _refuse_lost_digits(inner, inner_again)
-    elif isinstance(value, (list, tuple)):
-        for inner, inner_again in zip(value, again, strict=False):
-            _refuse_lost_digits(inner, inner_again)
-    elif isinstance(value, (set, frozenset)):
-        for inner in value:
-            if isinstance(inner, int) and inner not in again:
-                raise no_float(inner)
-    elif dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
-        for name in _fields_of(value):
-            _refuse_lost_digits(getattr(value, name), getattr(again, name))
+            _refuse_changed(key, key_again)
+            _refuse_changed(inner, inner_again)
+    elif isinstance(value, _LISTS) and isinstance(again, (list, tuple)):
+        if len(value) != len(again):
+            raise _changed(value, again)
+        for inner, inner_again in zip(value, again, strict=True):
+            _refuse_changed(inner, inner_again)
+    elif isinstance(value, _LISTS) and isinstance(again, (set, frozenset)):
+        _refuse_changed_items(value, again)
+    elif type(value) is type(again) and (names := _fields_of(again)):
+        for name in names:
+            _refuse_changed(getattr(value, name, None), getattr(again, name, None))
+    elif not _are_same(value, again):
+        raise _changed(value, again)
+
+
+def _refuse_changed_items(value: Any, again: Any) -> None:
+    for inner in value:
+        if inner in again or any(_are_same(inner, each) for each in again):
+            continue
+        raise no_float(inner) if isinstance(inner, int) else _changed(value, again)
+    if len(value) != len(again):
+        raise _changed(value, again)
+
+
+def _are_same(value: Any, again: Any) -> bool:
+    """Also where nothing is equal: a NaN, an hour that a clock shows twice."""
+    if _are_equal(value, again):
+        return True
+    return type(value) is type(again) and msgspec.msgpack.encode(value) == msgspec.msgpack.encode(again)
+
+
+def _changed(value: Any, again: Any) -> StateTypeError:
+    kind, kind_again = type(value).__name__, type(again).__name__
+    return StateTypeError(
+        f"the {kind} {shown(value)} would come back as the {kind_again} {shown(again)}: "
+        + (
+            "let its class make the same of it each time, in __post_init__ and in what it declares"
+            if kind == kind_again
+            else f"store one of {kind_again}, or declare {kind}"
+        )
+    )
+
+
+def _lost_keys(value: Mapping[Any, Any], again: Mapping[Any, Any]) -> StateTypeError:
+    if any(isinstance(key, float) for key in again):
+        return StateTypeError("two keys of a dict are one float: declare its keys as int, Decimal or str")
+    lost = next(key for key in value if key not in again)
+    return StateTypeError(f"a dict has the key {lost!r}, which would be lost: leave it out, or declare it")
 
 
 def _fields_of(value: Any) -> tuple[str, ...]:
+    """The names of the fields of a record: a dataclass, a Struct. Nothing else has any."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
-    return tuple(field.name for field in dataclasses.fields(value))
+    if dataclasses.is_dataclass(value):
+        return tuple(field.name for field in dataclasses.fields(value))
+    return ()
 
 
 def _lowered(message: str) -> str:
@@ -143,12 +193,9 @@ def _refuse_unreadable(value: Any) -> None:
         for key, inner in value.items():
             _refuse_unreadable(key)
             _refuse_unreadable(inner)
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, _LISTS):
         for inner in value:
             _refuse_unreadable(inner)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            _refuse_unreadable(getattr(value, field.name))
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            _refuse_unreadable(getattr(value, name))
+    else:
+        for name in _fields_of(value):
+            _refuse_unreadable(getattr(value, name, None))

@@ -9,7 +9,8 @@ import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple, Optional, cast
+from typing import Any, NamedTuple, Optional, TypedDict, cast
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -211,6 +212,89 @@ def test_a_wrong_type_is_refused_when_it_is_written(hint: Any, value: Any, says:
     if "kept" not in says:
         with pytest.raises(StateTypeError, match=says):
             serializer_for(hint).dumps_with_expiry(value, 5)
+
+
+@dataclasses.dataclass
+class Coin:
+    worth: int
+
+
+@dataclasses.dataclass
+class OldCoin(Coin):
+    year: int
+
+
+@dataclasses.dataclass
+class Purse:
+    owner: str
+    coins: list[Coin] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Doubling:
+    n: int
+
+    def __post_init__(self) -> None:
+        self.n *= 2
+
+
+class Given(TypedDict):
+    n: int
+
+
+CHANGED: list[tuple[Any, Any, tuple[str, ...]]] = [
+    (Coin | None, OldCoin(1, 1900), ("OldCoin", "Coin(worth=1)", "declare OldCoin")),
+    (list[Coin], [Coin(1), OldCoin(1, 1900)], ("OldCoin(worth=1, year=1900)", "store one of Coin")),
+    (frozenset[tuple[int, ...]], [(1,), (1,)], ("frozenset",)),
+    (Purse, Purse("me", [OldCoin(1, 1900)]), ("OldCoin",)),
+    (Purse, Purse("me", cast("Any", [{"worth": 1, "more": 2}])), ("dict", "Coin(worth=1)")),
+    (Purse, Purse(cast("Any", date(2020, 1, 1))), ("date", "'2020-01-01'", "store one of str")),
+    (Purse, Purse(cast("Any", Decimal("1.5"))), ("Decimal", "'1.5'")),
+    (list[str], [uuid.UUID(int=1)], ("UUID", "store one of str")),
+    (frozenset[str], frozenset([date(2020, 1, 1)]), ("date", "'2020-01-01'")),
+    (dict[str, int], {date(2020, 1, 1): 1}, ("date", "'2020-01-01'")),
+    (Doubling, Doubling(1), ("int 2", "int 4", "__post_init__")),
+    (list[Given], [{"n": 1, "more": 2}], ("'more'", "leave it out")),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "named"), CHANGED, ids=str)
+def test_a_value_that_would_come_back_as_another_is_refused(
+    hint: Any, value: Any, named: tuple[str, ...]
+) -> None:
+    with refused(StateTypeError, *named):
+        serializer_for(hint).dumps(value)
+
+
+@dataclasses.dataclass(eq=False)
+class Aloof:
+    """Is equal to nothing."""
+
+    name: str
+    share: float
+
+
+TWICE = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+KEPT: list[tuple[Any, Any, Any]] = [
+    (tuple[float, str], (1, "a"), (1.0, "a")),
+    (set[float | str], {1, "a"}, {1.0, "a"}),
+    (list[str], ("a", "b"), ["a", "b"]),
+    (tuple[str, datetime], ("a", TWICE), ("a", TWICE.astimezone(UTC))),
+    (frozenset[uuid.UUID], frozenset([uuid.UUID(int=1)]), frozenset([uuid.UUID(int=1)])),
+    (tuple[str, date], ("a", "2020-01-01"), ("a", date(2020, 1, 1))),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "read"), KEPT, ids=str)
+def test_a_value_in_another_form_is_taken(hint: Any, value: Any, read: Any) -> None:
+    serializer = serializer_for(hint)
+    assert serializer.loads(serializer.dumps(value)) == read
+
+
+def test_a_value_that_is_equal_to_nothing_is_taken() -> None:
+    serializer = serializer_for(tuple[Aloof, frozenset[float]])
+    aloof, [number] = serializer.loads(serializer.dumps((Aloof("a", math.nan), frozenset([math.nan]))))
+    assert (aloof.name, math.isnan(aloof.share), math.isnan(number)) == ("a", True, True)
 
 
 @pytest.mark.parametrize(("hint", "wrap"), [
