@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, is_typeddict
 
 import msgspec
 
@@ -34,6 +34,8 @@ def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Ca
         raise UsageError(f"{type_name(hint)} cannot be kept in state: {error}") from None
     write = msgspec.msgpack.Encoder().encode
     declared = hint if isinstance(hint, type) and not hasattr(hint, "__args__") else None
+    if is_typeddict(hint):
+        declared = dict
 
     def encode(value: Any) -> bytes:
         if declared is not None and value.__class__ is not declared:

@@ -162,6 +162,10 @@ def test_decimals_keep_all_their_digits(value: Decimal) -> None:
     assert str(serializer.loads(serializer.dumps(value))) == str(value)
 
 
+class Given(TypedDict):
+    n: int
+
+
 WRONG: list[tuple[Any, Any, str]] = [
     (int, True, "expected int, got bool"),
     (int, 2.0, "expected int, got float"),
@@ -193,6 +197,7 @@ WRONG: list[tuple[Any, Any, str]] = [
     (Order, Order(1, 1.0, datetime(2020, 1, 1)), "time zone"),
     (Order, Order(cast("Any", "x"), 1.0, NOON), "expected `int`, got `str` - at `\\$.user`"),
     (Order, {"user": 1}, "expected Order, got dict"),
+    (Given, [1], "expected Given, got list"),
     (Order, None, "expected Order, got NoneType"),
     (Event, Order(1, 1.0, NOON), "expected Event, got Order"),
     (list[int], ["a"], "expected `int`, got `str`"),
@@ -238,10 +243,6 @@ class Doubling:
         self.n *= 2
 
 
-class Given(TypedDict):
-    n: int
-
-
 CHANGED: list[tuple[Any, Any, tuple[str, ...]]] = [
     (Coin | None, OldCoin(1, 1900), ("OldCoin", "Coin(worth=1)", "declare OldCoin")),
     (list[Coin], [Coin(1), OldCoin(1, 1900)], ("OldCoin(worth=1, year=1900)", "store one of Coin")),
@@ -254,6 +255,7 @@ CHANGED: list[tuple[Any, Any, tuple[str, ...]]] = [
     (frozenset[str], frozenset([date(2020, 1, 1)]), ("date", "'2020-01-01'")),
     (dict[str, int], {date(2020, 1, 1): 1}, ("date", "'2020-01-01'")),
     (Doubling, Doubling(1), ("int 2", "int 4", "__post_init__")),
+    (Given, {"n": 1, "more": 2}, ("'more'", "leave it out")),
     (list[Given], [{"n": 1, "more": 2}], ("'more'", "leave it out")),
 ]
 
@@ -282,6 +284,7 @@ KEPT: list[tuple[Any, Any, Any]] = [
     (tuple[str, datetime], ("a", TWICE), ("a", TWICE.astimezone(UTC))),
     (frozenset[uuid.UUID], frozenset([uuid.UUID(int=1)]), frozenset([uuid.UUID(int=1)])),
     (tuple[str, date], ("a", "2020-01-01"), ("a", date(2020, 1, 1))),
+    (Given, {"n": 1}, {"n": 1}),
 ]
 
 
