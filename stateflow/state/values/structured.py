@@ -160,12 +160,12 @@ def _lost_keys(value: Mapping[Any, Any], again: Mapping[Any, Any]) -> StateTypeE
 
 
 def _fields_of(value: Any) -> tuple[str, ...]:
-    """The names of the fields of a record: a dataclass, a Struct. Nothing else has any."""
+    """The names of the fields of a record: a dataclass, a Struct, a class of attrs. Nothing else has any."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
     if dataclasses.is_dataclass(value):
         return tuple(field.name for field in dataclasses.fields(value))
-    return ()
+    return tuple(field.name for field in getattr(type(value), "__attrs_attrs__", ()))
 
 
 def _lowered(message: str) -> str:

@@ -320,6 +320,17 @@ def test_a_datetime_that_has_no_place_in_utc_is_refused(hint: Any, wrap: Any) ->
         assert serializer.loads(serializer.dumps(value)) == value
 
 
+def test_a_datetime_without_a_zone_is_refused_in_a_class_of_attrs() -> None:
+    attrs = pytest.importorskip("attrs")
+    visit = attrs.make_class("Visit", {"at": attrs.field(type=datetime), "share": attrs.field(type=float)})
+    serializer = serializer_for(visit)
+    with refused(StateTypeError, "2026-11-20 12:00:00", "value.replace(tzinfo=datetime.UTC)"):
+        serializer.dumps(visit(NOON.replace(tzinfo=None), 1.0))
+    with refused(StateTypeError, "expected float", "9007199254740993"):
+        serializer.dumps(visit(NOON, 2**53 + 1))
+    assert serializer.loads(serializer.dumps(visit(NOON, 1.0))) == visit(NOON, 1.0)
+
+
 def test_text_that_looks_like_a_datetime_is_no_datetime() -> None:
     serializer = serializer_for(dict[str, datetime])
     value = {"2020-01-01T00:00:00": NOON}
