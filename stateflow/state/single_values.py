@@ -123,16 +123,14 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
         read = self._read
         try:
             return [ABSENT if raw is None else read(raw) for raw in raws]
-        except StateflowError:
-            if not self.serializer.evolved:
-                raise
+        except Exception:  # of a CustomSerializer, any
             return [self._readable(raw) for raw in raws]
 
     def _readable(self, raw: bytes | None) -> Any:
         """A value that cannot be read is read once more when its key asks for it, so that only this key fails and is named."""
         try:
             return self._live(raw)
-        except StateflowError:
+        except Exception:  # as above
             return UNREAD
 
     def append(self) -> None:

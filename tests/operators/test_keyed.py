@@ -224,6 +224,39 @@ def test_a_dead_letter_leaves_the_keys_around_it_alone(tmp_path: Path) -> None:
     assert again.out == [(2, 1)]
 
 
+def test_a_value_that_the_users_own_form_cannot_read_fails_its_key_alone(tmp_path: Path) -> None:
+    def read(data: bytes, version: int) -> int:
+        if data == b"77":
+            raise LookupError("no 77")
+        return int(data)
+
+    form = sf.CustomSerializer("count", 1, lambda n: str(n).encode(), read)
+
+    class Formed(sf.KeyedProcess[int, Any, Any]):
+        total = sf.ValueState(form, default=0)
+
+        def process(self, key: int, rows: Iterator[int], ctx: sf.Context) -> Iterator[Any]:
+            for row in rows:
+                if row:
+                    self.total.value = row
+                else:
+                    yield key, self.total.value
+
+    on = backend(tmp_path)
+    engine(Formed, on).run(chunk({key: [77 if key == 12 else key] for key in range(1, 20)}))
+    made = engine(Formed, on, slot=2, on_error="dead_letter")
+    made.run(chunk({key: [0] for key in range(1, 10)}))
+    made.run(chunk({key: [0] for key in range(10, 20)}))
+    assert on.batched[-1] == 10, "the values of the second chunk are looked up for all keys at once"
+    assert made.out == [(key, key) for key in range(1, 20) if key != 12]
+    [letter] = made.context.sides[DEAD_LETTERS]
+    assert letter[1:3] == ("12", "LookupError: no 77")
+    failing = engine(Formed, on, slot=3)
+    failing.run(chunk({key: [0] for key in range(1, 10)}))
+    with refused(UserCodeError, "failed on key 12", "LookupError: no 77"):
+        failing.run(chunk({key: [0] for key in range(10, 20)}))
+
+
 def login(password: str) -> str:
     return "refused"
 
