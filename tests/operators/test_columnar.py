@@ -262,6 +262,45 @@ def test_wrong_use_of_state_is_told_in_one_sentence() -> None:
     assert "does not fit side output 'late'" in wrong(one, lambda s, t: ("late", values))
 
 
+UNFIT: list[tuple[type, Any, str]] = [
+    (datetime, pa.array([datetime(2026, 1, 1)], pa.timestamp("us")), "without a time zone"),
+    (datetime, pa.array([5]), "holds int64"),
+    (bool, pa.array([5]), "holds int64"),
+    (int, pa.array([True]), "holds bool"),
+    (int, pa.array(["12"]), "holds string"),
+    (int, pa.array([1.5]), "truncated"),
+    (str, pa.array([12]), "holds int64"),
+    (str, pa.array([b"ab"]), "holds binary"),
+    (float, pa.array([Decimal("0.1")]), "holds decimal"),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "said"), UNFIT)
+def test_a_put_of_another_type_is_refused(kind: type, column: Any, said: str) -> None:
+    told = wrong({"v": kind}, lambda s, t: s.put(t["user"], pa.table({"v": column})))
+    assert "does not fit the state's columns: 'v'" in told
+    assert said in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "kept"),
+    [
+        (float, pa.array([3]), 3.0),
+        (int, pa.array([3], pa.int16()), 3),
+        (str, pa.array(["a"]).dictionary_encode(), "a"),
+        (int, pa.nulls(1), None),
+        (datetime, pa.array([START], pa.timestamp("ms", tz="UTC")), START),
+    ],
+)
+def test_a_put_of_a_narrower_type_is_taken(kind: type, column: Any, kept: Any) -> None:
+    def code(table: pa.Table, state: ColumnState, ctx: Any) -> None:
+        state.put(table["user"], pa.table({"v": column}))
+
+    harness = ColumnarHarness(code, Click, key="user", state={"v": kind}, output="n long")
+    harness.rows(Click(1, "a", at(0)))
+    assert harness.state().get(pa.array([1]))["v"].to_pylist() == [kept]
+
+
 def test_a_put_of_an_instant_that_python_has_not_is_refused() -> None:
     far = pa.array([1 << 60], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     for columns in ({"seen": datetime}, {"seen": datetime, "page": str}):

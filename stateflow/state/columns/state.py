@@ -21,6 +21,7 @@ from stateflow.state.columns.keys import EntryKeys, Key, SharedKeys, micros
 from stateflow.state.columns.order import inverse, taken
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.arrow.column_values import ColumnBytes, EvolvedColumnBytes
+from stateflow.state.values.arrow.fitting import fitted
 from stateflow.state.values.arrow.packed_instants import refuse_far
 from stateflow.state.values.expiries import has_expired, live, plain, plain_value, stamped
 
@@ -333,16 +334,16 @@ class ColumnState:
             raise
 
     def _fitting(self, values: Any, count: int) -> list[Any]:
-        """The value columns as arrays of their types."""
+        """The value columns as arrays of their types. What a cast of Arrow's would make another value of is refused."""
+        unfit = f"{self._where}: put() was given a table that does not fit the state's columns"
         try:
-            columns = [
-                _whole(values.column(name)).cast(kind)
-                for name, kind in zip(self.schema.names, self.schema.types, strict=True)
-            ]
-        except (KeyError, AttributeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise UsageError(
-                f"{self._where}: put() was given a table that does not fit the state's columns: {error}"
-            ) from error
+            given = [values.column(name) for name in self.schema.names]
+        except (KeyError, AttributeError) as error:
+            raise UsageError(f"{unfit}: {error}") from error
+        columns = [
+            fitted(column, kind, f"{unfit}: {name!r}")
+            for column, name, kind in zip(given, self.schema.names, self.schema.types, strict=True)
+        ]
         if any(len(column) != count for column in columns):
             raise UsageError(f"{self._where}: put() was given {count} keys and {len(values)} rows of values")
         for name, column in zip(self.schema.names, columns, strict=True):
@@ -363,7 +364,3 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, pa.Array):
         return isinstance(other, pa.Array) and bool(one.equals(other))
     return isinstance(other, np.ndarray) and bool(np.array_equal(one, other))
-
-
-def _whole(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
