@@ -67,6 +67,7 @@ WRONG: list[tuple[Any, list[Any], str]] = [
     (Mixed, [{"a": None, "b": 1}], r"value\.a holds 1 nulls"),
     (list[Old], [[{"a": 1}, {"a": None}]], r"value\[\]\.a holds 1 nulls"),
     (dict[str, int], [[("a", None)]], r"value\.value holds 1 nulls"),
+    (dict[str, int], [[("b", 0)], [("a", 1), ("b", 2), ("a", 3)]], "value has the key 'a' twice"),
     (Colour, ["r", "green"], "value holds 'green', which is no enum Colour"),
     (Literal["x", None], ["y"], "value holds 'y', which is no literal"),
     (list[Level], [[1], [3]], r"value holds \[3\], which is no list<enum Level"),

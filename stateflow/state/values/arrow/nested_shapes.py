@@ -76,10 +76,15 @@ class MapShape(TypeShape):
         begin, count = offsets[0], offsets[-1] - offsets[0]
         keys = self._key.values(column.keys.slice(begin, count), writing, f"{path}.key")
         items = self._value.values(column.items.slice(begin, count), writing, f"{path}.value")
-        return [
-            dict(zip(keys[at:end], items[at:end], strict=True))
-            for at, end in pairwise((offsets - begin).tolist())
-        ]
+        spans = list(pairwise((offsets - begin).tolist()))
+        maps = [dict(zip(keys[at:end], items[at:end], strict=True)) for at, end in spans]
+        for made, (at, end) in zip(maps, spans, strict=True):
+            if len(made) < end - at and not writing.lenient:
+                twice = next(key for place, key in enumerate(keys[at:end]) if key in keys[at : at + place])
+                raise writing.wrong(
+                    path, f"has the key {twice!r} twice, and one of its values would be lost: keep one"
+                )
+        return maps
 
 
 class StructShape(TypeShape):
