@@ -50,6 +50,7 @@ from stateflow.spark.own_files import with_own_files
 from stateflow.spark.run_warnings import RunWarnings
 from stateflow.spark.source_progress import SourceProgress
 from stateflow.spark.source_records import SourceRecords
+from stateflow.spark.sources.availability import check_topics_stay
 from stateflow.spark.sources.read_commits import ReadCommits
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
@@ -181,6 +182,11 @@ class BatchLoop:
                     input_free=True,
                 )
 
+    def check_topics(self) -> None:
+        """Refuses rows of a topic that was made anew under the run. One that is made anew from here on is not in the batch any more."""
+        for loss in check_topics_stay(self.spark, self.inputs.leaves):
+            self.warnings.add(f"accepted loss: {loss}", loss)
+
     def drain(self) -> None:
         """Raises the watermark to its end, so that every event-time timer fires; the job is over then."""
         self.sources.draining = True
@@ -280,6 +286,8 @@ class BatchLoop:
         evaluating = time.perf_counter() - began
         # 3. What was read: positions, event times, and what the user should hear of.
         read = sources()
+        if not input_free:
+            self.check_topics()
         observed = {} if input_free else less(observations(self.spark, self.inputs.observed, read), counted)
         check_times(observed)
         positions = advanced(

@@ -26,7 +26,7 @@ from stateflow.spark.inputs.foreign_changes import tell_of_files
 from stateflow.spark.inputs.seeding import plan_batch, seed
 from stateflow.spark.inputs.silence import looked_into
 from stateflow.spark.internals.scratch_folder import SHUFFLE
-from stateflow.spark.internals.words import RENAMED, UNRECORDED, WAITING
+from stateflow.spark.internals.words import LOST, RENAMED, UNRECORDED, WAITING
 from stateflow.spark.loop import BatchLoop
 from stateflow.spark.sources import changed_columns, feed_gaps
 from stateflow.spark.sources.availability import check_available
@@ -84,6 +84,9 @@ class Queries:
             try:
                 return self._to_the_end()
             except StateflowError as error:
+                if LOST.is_in(str(error)):
+                    # A topic that was made anew, and is shorter than before, says no more than one whose retention was too short.
+                    self.loop.check_topics()
                 if RENAMED.is_in(str(error)):
                     raise IncompatibleError(self._columns_sentence()) from error
                 if UNRECORDED.is_in(str(error)) and (gap := self._gap_sentence()):

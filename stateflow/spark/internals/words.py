@@ -96,6 +96,12 @@ UNRECORDED = Words(
     "the run fails with Delta's own words",
     "tests/spark/test_feed_gaps.py",
 )
+LOST = Words(
+    ("aged out by Kafka or the topic may have been deleted",),
+    "Messages of Kafka that a batch was to read are gone: the run asks whether the topic was made anew, and says so.",
+    "the run fails with Spark's own words, and the next one says that the topic was made anew",
+    "tests/spark/test_kafka_remade.py",
+)
 SHUT = Words(
     ("BlockManagerMaster.driverEndpoint()", "SparkContext was shut down", "stopped SparkContext"),
     "Spark ends while it still answers, as when its memory is full: the run waits for the end of its JVM, and says how that ended.",

@@ -27,8 +27,10 @@ from stateflow.spark.sources.kafka import (
     line_of,
     made_anew,
     parse,
+    replaced_in_run,
     with_added,
 )
+from stateflow.spark.sources.kafka_topics import ids_of_topics
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
@@ -65,6 +67,20 @@ def check_available(
             elif leaf.kind == "kafka" and leaf.reads_micro_batches:
                 _check_kafka(spark, leaf, folder, recorded, found)
     return found
+
+
+def check_topics_stay(spark: SparkSession, leaves: Sequence[LeafDescription]) -> list[str]:
+    """DisagreementError for a topic of Kafka that was made anew since the run has opened it. Spark goes on at the old offset of the new one,
+    without a word. Returns what those go on without that accept a loss. Call it when a batch has read and is not decided."""
+    losses = []
+    for leaf in leaves:
+        if leaf.topic_ids:
+            now = ids_of_topics(spark, leaf.uid, leaf)
+            if _must_not_lose(leaf):
+                check_same_topics(leaf.uid, leaf.topic_ids, now)
+            else:
+                losses += replaced_in_run(leaf.uid, made_anew(leaf.topic_ids, now))
+    return losses
 
 
 def check_rewindable(

@@ -116,6 +116,15 @@ def check_same_topics(uid: str, recorded: Mapping[str, str | None], now: Mapping
         )
 
 
+def replaced_in_run(uid: str, anew: Collection[str]) -> list[str]:
+    """What a source with failOnDataLoss=false goes on without where topics were made anew while a run reads them."""
+    return [
+        f"source {uid!r}, whose failOnDataLoss=false accepts it, goes on at the same offsets of topic {topic!r}, which was made anew while the run "
+        "read it: the offsets before them are not read"
+        for topic in anew
+    ]
+
+
 def made_anew(recorded: Mapping[str, str | None], now: Mapping[str, str]) -> list[str]:
     """The topics that have another id than when they were read."""
     return [topic for topic, id in sorted(now.items()) if recorded.get(topic) not in (None, id)]

@@ -1,0 +1,123 @@
+"""A topic that is deleted and made anew while a run reads it: Spark would go on at the old offset of the new one, and leave out what lies before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.config.options import cache_folder
+from stateflow.spark.session.jars import bundle_of, local_jars
+from tests.spark.kafka_broker import broker
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
+
+# A process of its own: the library brings the connector's jars when it starts Spark, and not later.
+SCRIPT = """
+import json, sys, threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.errors import StateflowError
+from stateflow.spark.runner import RunRequest, run
+from tests.connectors.kafka_server import Topics
+
+server, folder = sys.argv[1], Path(sys.argv[2])
+topics = Topics(server)
+
+
+@dataclass
+class Order:
+    number: int
+
+
+def produce(topic, numbers):
+    producer = Producer({"bootstrap.servers": server, "acks": "all"})
+    for number in numbers:
+        producer.produce(topic, json.dumps({"number": number}), partition=0)
+    assert producer.flush(30) == 0
+
+
+def remade(name, after, **given):
+    '''What a run says whose topic of ten messages is made anew behind its first batch, with so many messages.'''
+    topics.make(name, 1)
+    produce(name, range(10))
+    stop, batches = threading.Event(), []
+
+    @sf.pipeline(name)
+    def orders(flow):
+        rows = flow.source("events", sf.kafka(name, bootstrap=server, **given), Order)
+        rows.append("out", sf.delta(str(folder / name)))
+
+    def ended(report):
+        if report.rows:
+            batches.append(report.rows)
+        if len(batches) == 1:
+            topics.delete(name)
+            topics.make(name, 1)
+            produce(name, range(1000, 1000 + after))
+        else:
+            stop.set()
+
+    code = {"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s", "trigger": "1 second"}
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
+    request = RunRequest(orders, load(code=code, env={}, folder=folder), master="local[2]", conf=conf, listener=ended, stop=stop)
+    try:
+        said, code = " ".join(run(request).warnings), 0
+    except StateflowError as error:
+        said, code = str(error), error.exit_code
+    return {"batches": batches, "said": said, "code": code}
+
+
+told = {"longer": remade("longer", 20), "shorter": remade("shorter", 5)}
+told["accepted"] = remade("accepted", 20, options={"failOnDataLoss": "false"})
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What each run of the script said."""
+    folder = tmp_path_factory.mktemp("kafka")
+    local_jars(cache_folder(), bundle_of("kafka"))
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    with broker(folder / "kafka") as server:
+        done = subprocess.run(
+            [sys.executable, script, server, folder],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("case", ["longer", "shorter"])
+def test_a_batch_of_a_topic_that_was_made_anew_under_the_run_is_not_decided(
+    told: dict[str, Any], case: str
+) -> None:
+    found = told[case]
+    assert (found["batches"], found["code"]) == ([10], 7), found
+    for named in ("'events'", f"'{case}'", "made anew", "new uid"):
+        assert named in found["said"], found
+
+
+def test_a_source_that_accepts_a_loss_goes_on_with_the_new_topic_and_says_so(told: dict[str, Any]) -> None:
+    found = told["accepted"]
+    assert (found["batches"], found["code"]) == ([10, 10], 0), found
+    for named in ("'events'", "failOnDataLoss=false", "'accepted'", "made anew"):
+        assert named in found["said"], found
