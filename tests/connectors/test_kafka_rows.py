@@ -159,6 +159,28 @@ def test_such_messages_come_in_a_column_of_their_own_with_their_place(spark: Spa
     assert {(row["kafka_topic"], row["kafka_partition"]) for row in found} == {("orders", 3)}
 
 
+def test_what_is_no_text_comes_there_in_base64_so_that_two_messages_stay_two(spark: SparkSession) -> None:
+    of = source(Broken, options={"columnNameOfCorruptRecord": "broken"})
+    values = (b"\xff\xfe", b'{"user": 1, "note": "\xff"}', b"//4=", b"base64://4=")
+    broken = [row["broken"] for row in read(spark, of, *values)]
+    assert broken == [
+        "base64://4=",
+        "base64:eyJ1c2VyIjogMSwgIm5vdGUiOiAi/yJ9",
+        "//4=",
+        "base64:YmFzZTY0Oi8vND0=",
+    ]
+
+
+def test_a_header_of_text_that_is_none_can_be_read_all_the_same(spark: SparkSession) -> None:
+    @dataclass
+    class Traced:
+        user: int
+        kafka_headers: dict[str, str]
+
+    [found] = read(spark, source(Traced), b'{"user": 1}', headers=[("trace", b"a\xff")])
+    assert found["kafka_headers"] == [("trace", "a\ufffd")]
+
+
 def test_the_modes_of_spark_do_what_they_do_for_files(spark: SparkSession) -> None:
     values = (b'{"user": 1}', b"no json", b'{"user": 2, "amount": "1,5"}')
     dropped = read(spark, source(Order, options={"mode": "DROPMALFORMED"}), *values)

@@ -509,6 +509,18 @@ def test_such_a_row_goes_where_the_user_has_rows_that_do_not_fit(spark: SparkSes
     }
 
 
+def test_a_line_that_is_no_text_comes_there_in_base64(spark: SparkSession, tmp_path: Path) -> None:
+    bench = Workbench(spark, tmp_path)
+    pipeline = reading(bench, NamedOrBroken, columnNameOfCorruptRecord="broken")
+    (tmp_path / "in" / "a.json").write_bytes(b'\xff\xfe\nno json\n{"user": 2}\n')
+    bench.run(pipeline)
+    assert {(row["user"], row["broken"]) for row in sf.memory("misfits").rows} == {
+        (None, "base64://4="),
+        (None, "no json"),
+        (2, None),
+    }
+
+
 def test_it_is_a_null_or_no_row_for_those_who_say_so(spark: SparkSession, tmp_path: Path) -> None:
     for mode, right in (("PERMISSIVE", [(1, None), (None, None)]), ("DROPMALFORMED", [])):
         bench = Workbench(spark, tmp_path / mode)

@@ -74,7 +74,7 @@ _COLUMNS: Mapping[str, _MessageColumn] = {
     HEADERS: _MessageColumn(
         {
             "map<string,binary>": _MAP.format(value="h.value"),
-            "map<string,string>": _MAP.format(value="cast(h.value as string)"),
+            "map<string,string>": _MAP.format(value="make_valid_utf8(cast(h.value as string))"),
             "array<struct<key:string,value:binary>>": f"coalesce({MESSAGE}.headers, array())",
         },
         "dict[str, bytes], dict[str, str], or a list of a class with key: str and value: bytes",

@@ -163,7 +163,7 @@ class Files(Input):
         misfits = Misfits(self._columns(self.rows), self._reading, mode, broken)
         if self.format == "text":
             misfits = replace(misfits, advice=f"; {TO_UTF_8}, or move it, and run again", apart="")
-        if not misfits.condition:
+        if not misfits.condition and not broken:
             return frame
         if mode == "DROPMALFORMED" and not broken:
             frame = frame.where(f"not coalesce({misfits.condition}, false)")

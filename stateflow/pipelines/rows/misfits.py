@@ -16,6 +16,8 @@ from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
 _DATE = r"^ *[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]00:00(:00([.]0+)?)?(Z|[+]00:00)?)? *$"
 """A day, or its midnight, as some programs write a day."""
+_IN_BASE64 = "base64:"
+"""What comes before the bytes of a row that is no text."""
 _REPLACED = "\ufffd"
 """What Spark's reader of CSV puts in the place of bytes that are no UTF-8."""
 _IN_FILE = "concat('the file ', input_file_name(), ' has a row')"
@@ -216,8 +218,9 @@ class Misfits:
         sql, value = quoted(name), self.reading.value(type, quoted(name))
         if name == self.broken:
             others = ", ".join(quoted(each) for each in self.columns if each != self.broken)
-            row = self.row or f"to_json(struct({others}))"
-            return f"coalesce({sql}, if({' or '.join(wrong.values())}, {row}, null))" if wrong else sql
+            row = _readable(self.row) if self.row else f"to_json(struct({others}))"
+            found = _readable(sql)
+            return f"coalesce({found}, if({' or '.join(wrong.values())}, {row}, null))" if wrong else found
         if name not in wrong:
             return value
         fails = not self.broken and self.mode == "FAILFAST"
@@ -235,6 +238,13 @@ def failed_batch(message: str) -> str:
     """SQL that fails the batch with an IncompatibleError; `message` is SQL, too."""
     error = f"to_json(named_struct('type', '{IncompatibleError.__name__}', 'message', {message}))"
     return f"raise_error(concat({text_in_sql(ERROR_MARK)}, {error}))"
+
+
+def _readable(sql: str) -> str:
+    """SQL for a text that others can read too. Spark writes bytes that are no UTF-8 as they are, and whoever reads them later fails: they
+    come in Base64. So does a text that begins as those do, so that two rows stay two."""
+    plain = f"is_valid_utf8({sql}) and not startswith({sql}, '{_IN_BASE64}')"
+    return f"if({plain}, {sql}, concat('{_IN_BASE64}', base64(cast({sql} as binary))))"
 
 
 def _is_text(key: str) -> bool:
