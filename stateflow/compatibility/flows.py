@@ -367,6 +367,14 @@ def _is_behind_operator(node: Node) -> bool:
 def _under_new_uids(flow: Flow, written: Mapping[str, Prepared]) -> Iterator[str]:
     for sink in flow.sinks:
         if sink.uid not in written and (before := other_uid(sink, written)):
+            kind = kind_in_record(written[before].kind)
+            if kind is None or not kind.rewound_as:
+                # Nobody is asked here whether it is still the same one, and a new uid is what a run advises for one that was made anew.
+                yield (
+                    f"sink {sink.uid!r} begins in {sink.output}, where the job has written as sink {before!r}: unless that was made anew since, a "
+                    f"run adds to those rows what comes from now on; if it was not, and it is the same sink, call it {before!r} again"
+                )
+                continue
             yield (
                 f"sink {sink.uid!r} begins in {sink.output}, where the job has written as sink {before!r}: a run adds to those rows what "
                 f"comes from now on, and --rewind-sinks will leave them there; if it is the same sink into the same table, call it {before!r} again"

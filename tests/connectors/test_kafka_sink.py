@@ -135,8 +135,9 @@ def test_a_topic_that_was_made_anew_is_refused(log: SinkLog, topics: Topics, top
     topics.delete(topic)
     time.sleep(1)
     topics.make(topic)
-    with refused(DisagreementError, f"Kafka topic {topic} ", "made anew", "a new uid"):
+    with refused(DisagreementError, f"Kafka topic {topic} ", "made anew", "a new uid") as caught:
         log.prepare(sink, rows(log, PAIR, (2, "b")))
+    assert "abandon" not in str(caught.value), "nothing is decided"
 
 
 def test_an_upsert_writes_the_last_of_each_key_and_tombstones_for_deletes(

@@ -397,6 +397,27 @@ def test_another_table_or_topic_under_an_old_uid_is_refused_before_spark(
         job.run(into(other), options={"local_fsync": False}, allow_non_restored_state=True)
 
 
+def test_a_topic_under_another_uid_is_no_table_and_may_be_another_topic(tmp_path: Path) -> None:
+    made = MadeJob(tmp_path / "root")
+    made.batch(kind="kafka_append", target="kafka://broker:9092/totals")
+    made.beat(ended=True)
+
+    @sf.pipeline("orders")
+    def renamed(flow: sf.Flow) -> None:
+        events = flow.source("events", sf.delta(str(tmp_path)), "user long")
+        events.append("sums", sf.kafka("totals", bootstrap="broker:9092"))
+
+    check = made.opened().check(renamed, allow_non_restored_state=True)
+    [told] = [warning for warning in check.warnings if "begins in" in warning]
+    for named in (
+        "'sums' begins in Kafka topic totals",
+        "unless that was made anew",
+        "call it 'totals' again",
+    ):
+        assert named in told, told
+    assert "--rewind-sinks" not in told, "a topic keeps its messages"
+
+
 def test_another_folder_of_files_is_warned_of(tmp_path: Path) -> None:
     made_job(tmp_path)
 

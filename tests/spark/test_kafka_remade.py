@@ -80,6 +80,14 @@ def remade(name, after, **given):
 
 
 told = {"longer": remade("longer", 20), "shorter": remade("shorter", 5)}
+@sf.pipeline("shorter")
+def anew(flow):
+    rows = flow.source("events-2", sf.kafka("shorter", bootstrap=server), Order)
+    rows.append("out", sf.delta(str(folder / "shorter")))
+
+
+# What the refusal advises: a new uid, and once the option.
+told["advised"] = sf.Job(str(folder / "root"), "shorter").run(anew, master="local[2]", allow_non_restored_state=True).rows
 told["accepted"] = remade("accepted", 20, options={"failOnDataLoss": "false"})
 print(json.dumps(told))
 """
@@ -114,6 +122,10 @@ def test_a_batch_of_a_topic_that_was_made_anew_under_the_run_is_not_decided(
     assert (found["batches"], found["code"]) == ([10], 7), found
     for named in ("'events'", f"'{case}'", "made anew", "new uid"):
         assert named in found["said"], found
+
+
+def test_a_new_uid_reads_the_new_topic_from_its_beginning(told: dict[str, Any]) -> None:
+    assert told["advised"] == 5
 
 
 def test_a_source_that_accepts_a_loss_goes_on_with_the_new_topic_and_says_so(told: dict[str, Any]) -> None:

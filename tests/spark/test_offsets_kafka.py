@@ -11,6 +11,7 @@ from stateflow.errors import DisagreementError
 from stateflow.spark.internals.sources import MicroBatchStream
 from stateflow.spark.sources.kafka import (
     accepted_losses,
+    check_kafka,
     check_same_topics,
     cut_beginnings,
     end_lines_of,
@@ -70,6 +71,16 @@ def test_what_a_topic_no_longer_has_is_named(recorded: dict[tuple[str, int], int
     said = missing_offsets(recorded, {A: 3}, {A: 9})
     assert bool(said) == bool(words)
     assert re.search(words, said)
+
+
+def test_a_later_checkpoint_is_advised_only_where_it_helps() -> None:
+    ways = ("'events'", "a new uid", "--allow-non-restored-state", "failOnDataLoss=false")
+    with refused(DisagreementError, "to a later checkpoint, if it has one", *ways):
+        check_kafka("events", {A: 2}, {A: 3}, {A: 9})
+    for recorded in ({A: 10}, {B: 1}):
+        with refused(DisagreementError, *ways) as caught:
+            check_kafka("events", recorded, {A: 3}, {A: 9})
+        assert "checkpoint" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def _committed(request: CommitRequest, attempt: int) -> Committed:
         slot, mark = (kept.slot, kept.mark) if kept is not None else (None, None)
         if request.is_in(cluster.what, slot, mark):
             return "already"
-        slots.refuse_made_anew(topic_id, cluster.facts().id, cluster.what, at)
+        slots.refuse_made_anew(topic_id, cluster.facts().id, cluster.what, at, decided=True)
         # Asked after the transaction was opened: a run that replaces this one opens its own after it has claimed the job.
         request.still_owner()
         transaction.begin()

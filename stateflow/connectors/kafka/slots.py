@@ -81,11 +81,15 @@ def writers(kept: Mapping[str, str], topic_id: str) -> dict[str, str]:
     return found
 
 
-def refuse_made_anew(topic_id: str, now: str, what: str, at: SinkSlot) -> None:
-    """DisagreementError for a topic that is not the one which got the last slot, or which a decided record is for."""
+def refuse_made_anew(topic_id: str, now: str, what: str, at: SinkSlot, *, decided: bool = False) -> None:
+    """DisagreementError for a topic that is not the one which got the last slot, or which a `decided` record is for."""
     if topic_id != now:
+        given_up = (
+            f", behind `stateflow abandon {at.job_name} {at.slot}`, which gives up the rows that are decided for the old one"
+            if decided
+            else ""
+        )
         raise DisagreementError(
             f"sink and log disagree: {what} was deleted and made anew, so that messages of job {at.job_name!r} are missing: give sink {at.sink!r} a "
-            f"new uid, and it goes on with the new topic; a record that is decided for the old one is given up first, `stateflow abandon {at.job_name} "
-            f"{at.slot}`"
+            f"new uid{given_up}, and it goes on with the new topic"
         )

@@ -124,8 +124,8 @@ def _check_kafka(
     # A partition that a pipeline assigns only now may be as old as its topic.
     expected = line if "assign" in leaf.options else with_added(line, earliest)
     if _must_not_lose(leaf):
-        check_kafka(uid, expected, earliest, latest)
         check_same_topics(uid, known, ids)
+        check_kafka(uid, expected, earliest, latest)
     else:
         found.losses += accepted_losses(uid, expected, earliest, latest, made_anew(known, ids))
     if cut := cut_beginnings(expected, earliest):

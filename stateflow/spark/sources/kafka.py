@@ -79,9 +79,11 @@ def check_kafka(uid: str, recorded: Partitions, earliest: Partitions, latest: Pa
     """Refuses offsets that the topics no longer have."""
     loss = missing_offsets(recorded, earliest, latest)
     if loss:
+        # A later checkpoint is behind what retention has removed, and no help where the topic ends too early.
+        later = any(offset < earliest.get(at, 0) for at, offset in recorded.items())
         raise DisagreementError(
-            f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid, and the operators "
-            "behind it, too, to read the topic anew, or accept the loss with the source's option failOnDataLoss=false"
+            f"source {uid!r} {loss}; {'restore the job to a later checkpoint, if it has one, ' if later else ''}give the source {UNDER_NEW_UIDS} to "
+            "read the topic anew, or accept the loss with the source's option failOnDataLoss=false"
         )
 
 
