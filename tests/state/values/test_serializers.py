@@ -288,7 +288,7 @@ KEPT: list[tuple[Any, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value", "read"), KEPT, ids=str)
+@pytest.mark.parametrize(("hint", "value", "read"), KEPT, ids=[str(hint) for hint, _, _ in KEPT])
 def test_a_value_in_another_form_is_taken(hint: Any, value: Any, read: Any) -> None:
     serializer = serializer_for(hint)
     assert serializer.loads(serializer.dumps(value)) == read
