@@ -137,18 +137,24 @@ def test_what_was_before_the_first_slot_is_not_guessed_from_a_log_that_delta_has
     assert rewind(cleaned, 9) == (5, 0), "as the sentence says"
 
 
-@pytest.mark.slow
-def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_slot(
-    spark: SparkSession, path: Path, log: SinkLog
-) -> None:
+def upserted(spark: SparkSession, path: Path, log: SinkLog, values: str) -> tuple[Prepared, list[set[Path]]]:
+    """A table whose one row got these values, a slot each: the newest batch, and the files that were there after each."""
     sink = DeltaUpsert(delta(str(path)), {"keys": ["id"]})
     schema = "id long, v string"
     sink.open(spark, spark.createDataFrame([], schema).schema)
     files: list[set[Path]] = []
-    for value in "abc":
+    for value in values:
         newest = log.prepare(sink, spark.createDataFrame([(1, value)], schema).coalesce(1))
         log.commit(newest)
         files.append(set(path.glob("*.parquet")))
+    return newest, files
+
+
+@pytest.mark.slow
+def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_slot(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    newest, files = upserted(spark, path, log, "abc")
     for file in files[0]:
         file.unlink()  # as VACUUM does
     log.slot += 1
@@ -167,14 +173,7 @@ def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_s
 def test_a_table_whose_files_of_then_go_behind_the_decision_stays_as_it_is_until_they_are_put_back(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:
-    sink = DeltaUpsert(delta(str(path)), {"keys": ["id"]})
-    schema = "id long, v string"
-    sink.open(spark, spark.createDataFrame([], schema).schema)
-    files: list[set[Path]] = []
-    for value in "ab":
-        newest = log.prepare(sink, spark.createDataFrame([(1, value)], schema).coalesce(1))
-        log.commit(newest)
-        files.append(set(path.glob("*.parquet")))
+    newest, files = upserted(spark, path, log, "ab")
     log.slot += 1
     decided = log.stored(prepare_rewind(spark, newest, log.at(), 1))
     kept = {file: file.read_bytes() for file in files[0]}
