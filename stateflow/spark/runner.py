@@ -32,7 +32,7 @@ from stateflow.checkpoint.log import Log, names_by_id, read_epochs, read_identit
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
-from stateflow.checkpoint.statistics import continued_job, history, taken_back
+from stateflow.checkpoint.statistics import history, taken_back
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow, compare, renamed_targets
 from stateflow.config.options import Options, checkpoint_root, scratch_parent
@@ -65,7 +65,7 @@ from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.session import lent
 from stateflow.spark.session.build import build_session
 from stateflow.spark.session.settings import one_process
-from stateflow.spark.shared_outputs import outputs_shared_in_root, refuse_shared_outputs
+from stateflow.spark.shared_outputs import check_other_writers, outputs_shared_in_root
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.delta_rewind import TableSink
@@ -310,8 +310,10 @@ class _Run:
         written = {uid: sink.identity for uid, sink in open_sinks.items() if sink.identity}
         # A source may have to ask a catalog.
         refuse_one_identity(written, inputs.identities if written else {})
-        if not self.options.shared_outputs:
-            refuse_shared_outputs(spark, self.flow, open_sinks, log, partial(names_by_id, self.store))
+        check_other_writers(
+            spark, self.flow, open_sinks, log, partial(names_by_id, self.store),
+            shared=self.options.shared_outputs, warn=self.warnings.add,
+        )  # fmt: skip
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow), self.warnings.add)
         for uid, sink in open_sinks.items():
@@ -334,16 +336,7 @@ class _Run:
             inputs.check(writer.parent)
             outline.check(writer.parent)
             self._rescale(writer)
-            tell_of_outputs(
-                spark,
-                self.flow,
-                open_sinks,
-                writer.job,
-                writer.last_commits,
-                partial(names_by_id, self.store),
-                continued_job(writer.parent),
-                self.warnings.add,
-            )
+            tell_of_outputs(spark, self.flow, self.warnings.add)
             outputs = OutputWatch(
                 spark,
                 self.flow.sinks,

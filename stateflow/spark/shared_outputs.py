@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from stateflow.spark.sinks.base import Sink
 
+_PREFIX = "stateflow/"
+
 
 def outputs_shared_in_root(flow: Flow, job: str, store: Store) -> list[str]:
     """A sentence for each sink of the new job at whose place another job of its root has written, also if nothing is there any more."""
@@ -36,26 +38,62 @@ def outputs_shared_in_root(flow: Flow, job: str, store: Store) -> list[str]:
     ]
 
 
-def refuse_shared_outputs(
+def check_other_writers(
     spark: SparkSession,
     flow: Flow,
     sinks: Mapping[str, Sink],
     log: Log | None,
     jobs: Callable[[], Mapping[str, str]],
+    *,
+    shared: bool,
+    warn: Callable[[str, str], None],
 ) -> None:
-    """UsageError for a new job that would write where another one, of whatever root, has rows. One that a restore has
-    just begun is new, too; where the snapshot's job has written, the restore's plan has told it."""
-    # `stateflow check` imports this file, and does without Spark.
-    from stateflow.spark.inputs.foreign_changes import other_writers
+    """UsageError for a new job that would write where another one, of whatever root, has rows, unless outputs may be `shared`. One that a
+    restore has just begun is new, too; where the snapshot's job has written, the restore's plan has told it. Any other job that begins in
+    such an output is warned.
 
+    `sinks` are the open ones by uid, and `jobs` gives the names of all jobs of the root by their ids.
+    """
     newest = log.decided if log is not None else None
     continued = continued_job(newest)
-    if newest is not None and not continued:
-        return
+    is_new = newest is None or continued != ""
     own = log.identity.uuid if log is not None and log.identity is not None else ""
+    begun = written_places(log) if log is not None else {}
     for node in flow.sinks:
-        if others := other_writers(sinks[node.uid].writers(spark), own, jobs, continued):
+        if node.uid in begun or not (
+            others := other_writers(sinks[node.uid].writers(spark), own, jobs, continued)
+        ):
+            continue
+        if is_new and not shared:
             raise UsageError(_sentence(node, others))
+        warn(
+            f"other writers of {node.uid}",
+            f"{node.target} has rows of another job ({', '.join(others)}), and this job adds its own: if both read the same input, rows are there "
+            "twice or take turns; give this job another output, or carry the other one on with its name and checkpoint root",
+        )
+
+
+def other_writers(
+    writers: Mapping[str, str], job: str, jobs: Callable[[], Mapping[str, str]], continued: str = ""
+) -> list[str]:
+    """The sinks of other jobs among `Sink.writers`, in words; none once `job`, an id, has written there, too. What is no name of a
+    sink's is left out: a Delta table tells all applications that have written to it, and no job's name, which `jobs` may know. So
+    is the deleted job that this one carries on: its rows are this one's past."""
+    written = {
+        (parts[0], parts[1]): job_name
+        for name, job_name in writers.items()
+        if len(parts := name.removeprefix(_PREFIX).split("/", 1)) == 2
+        and name.startswith(_PREFIX)
+        and parts[0] != continued
+    }
+    if any(other == job for other, _ in written):
+        return []
+    known = {} if all(written.values()) else jobs()
+    names = {key: name or known.get(key[0], "") for key, name in sorted(written.items())}
+    return [
+        f"sink {sink!r} of the job {f'{name!r} ' if name else ''}with id {other}"
+        for (other, sink), name in names.items()
+    ]
 
 
 def _sentence(sink: SinkNode, others: Sequence[str]) -> str:

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.jobs.job import Job, jobs
-from stateflow.spark.inputs.foreign_changes import other_writers
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.runner import RunReport, RunRequest, run
+from stateflow.spark.shared_outputs import other_writers
 from tests.connectors.iceberg_catalog import NAME, sql_catalog
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench

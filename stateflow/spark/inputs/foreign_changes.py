@@ -16,7 +16,6 @@ from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.internals.file_systems import times_of_files
 from stateflow.spark.internals.scratch_folder import log_folder, newest_files
-from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.fit import altered
 from stateflow.spark.sources import rewritten, subfolders
 from stateflow.spark.sources.detours import passed_restores
@@ -24,33 +23,10 @@ from stateflow.spark.sources.detours import passed_restores
 Warn = Callable[[str, str], None]
 """Takes a matter and a sentence about it, as `RunWarnings.add` does."""
 
-_PREFIX = "stateflow/"
 
-
-def tell_of_outputs(
-    spark: SparkSession,
-    flow: Flow,
-    sinks: Mapping[str, Sink],
-    job: str,
-    last_commits: Mapping[str, int],
-    jobs: Callable[[], Mapping[str, str]],
-    continued: str,
-    warn: Warn,
-) -> None:
-    """Reports properties that an output lacks, and rows of other jobs in an output that this job begins.
-
-    `sinks` are the open ones by uid, `job` is the job's id, `last_commits` has the sinks that it has committed to, `jobs` gives the names of
-    all jobs of its root by their ids, and `continued` is the id of the one whose snapshot this job was begun with.
-    """
+def tell_of_outputs(spark: SparkSession, flow: Flow, warn: Warn) -> None:
+    """Reports properties that an output lacks."""
     for node in flow.sinks:
-        if node.uid not in last_commits and (
-            others := other_writers(sinks[node.uid].writers(spark), job, jobs, continued)
-        ):
-            warn(
-                f"other writers of {node.uid}",
-                f"{node.target} has rows of another job ({', '.join(others)}), and this job adds its own: if both read the same input, rows are there "
-                "twice or take turns; give this job another output, or carry the other one on with its name and checkpoint root",
-            )
         if not isinstance(node.target, DeltaTable):
             continue
         log, table = DeltaLog(spark, node.target.path, node.target.managed_as), str(node.target)
@@ -107,29 +83,6 @@ def passed_sentences(
             f"before this run (`stateflow show {job}` lists them), or let that stand"
         )
         yield f"source {uid}: read across {version}", sentence
-
-
-def other_writers(
-    writers: Mapping[str, str], job: str, jobs: Callable[[], Mapping[str, str]], continued: str = ""
-) -> list[str]:
-    """The sinks of other jobs among `Sink.writers`, in words; none once `job`, an id, has written there, too. What is no name of a
-    sink's is left out: a Delta table tells all applications that have written to it, and no job's name, which `jobs` may know. So
-    is the deleted job that this one carries on: its rows are this one's past."""
-    written = {
-        (parts[0], parts[1]): job_name
-        for name, job_name in writers.items()
-        if len(parts := name.removeprefix(_PREFIX).split("/", 1)) == 2
-        and name.startswith(_PREFIX)
-        and parts[0] != continued
-    }
-    if any(other == job for other, _ in written):
-        return []
-    known = {} if all(written.values()) else jobs()
-    names = {key: name or known.get(key[0], "") for key, name in sorted(written.items())}
-    return [
-        f"sink {sink!r} of the job {f'{name!r} ' if name else ''}with id {other}"
-        for (other, sink), name in names.items()
-    ]
 
 
 def unlike_properties(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
