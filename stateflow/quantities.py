@@ -94,7 +94,7 @@ def age_text(micros: float) -> str:
 
 def time_text(micros: int | None) -> str:
     """A time in UTC, from the microseconds in records."""
-    from stateflow.format.records import BEGIN_OF_TIME, END_OF_TIME
+    from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME
 
     if micros is None:
         return "-"

@@ -17,8 +17,7 @@ import stateflow as sf
 from bench.nexmark.events import START, events, write
 from bench.nexmark.expected import comparable, differences, expected
 from bench.nexmark.queries import QUERIES
-from stateflow.format.instants import instant
-from stateflow.format.records import END_OF_TIME
+from stateflow.format.instants import END_OF_TIME, instant
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.testing import ColumnarHarness, KeyedHarness
 from tests.long_form import BEFORE_A_RELEASE

@@ -11,7 +11,7 @@ import msgspec
 
 from stateflow.checkpoint.statistics import HistoryLine, summary
 from stateflow.errors import CorruptError, StateflowError
-from stateflow.format.records import END_OF_TIME
+from stateflow.format.instants import END_OF_TIME
 from stateflow.masking import all_masked
 from stateflow.observe.health import Health, health_of
 from stateflow.observe.status import JobStatus, summary_document

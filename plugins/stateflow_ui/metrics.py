@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from stateflow.format.records import END_OF_TIME
+from stateflow.format.instants import END_OF_TIME
 from stateflow.observe.health import HealthState
 from stateflow.observe.status import JobStatus
 from stateflow_ui.catalog import JobState, RootState

@@ -16,8 +16,9 @@ import xxhash
 
 from stateflow.checkpoint.log import LISTINGS, Log, SlotContent, read_log
 from stateflow.errors import NotFoundError
+from stateflow.format.instants import END_OF_TIME
 from stateflow.format.layout import JobLayout, first_slot_of, origin_of, segment_of
-from stateflow.format.records import END_OF_TIME, MOST, Count, Micros, Outcome, Record, decoder, total_size
+from stateflow.format.records import MOST, Count, Micros, Outcome, Record, decoder, total_size
 from stateflow.format.references import references
 from stateflow.storage.store import Entry, Store
 

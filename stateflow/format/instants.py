@@ -11,9 +11,10 @@ import msgspec
 from stateflow.errors import UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST_INSTANT = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-LAST_INSTANT = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-"""In microseconds since 1970: Python has no datetimes in UTC beyond."""
+END_OF_TIME = 253_402_300_799_999_999
+"""The last instant that a datetime can name, in microseconds since 1970: the watermark of a job that was drained."""
+BEGIN_OF_TIME = -62_135_596_800_000_000
+"""The first one, in the year 1."""
 CLOCKS_DIFFER = 600_000_000
 """Hosts' clocks are apart by this much at most, in microseconds, without anybody's fault."""
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -35,9 +36,9 @@ def micros_since_epoch(value: datetime) -> int:
         )
     since = value - EPOCH
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    if not FIRST_INSTANT <= micros <= LAST_INSTANT:
+    if not BEGIN_OF_TIME <= micros <= END_OF_TIME:
         # Its own zone hides that it cannot be read back, which is always in UTC.
-        nearest = "min" if micros < FIRST_INSTANT else "max"
+        nearest = "min" if micros < BEGIN_OF_TIME else "max"
         raise UsageError(
             f"the datetime {value.isoformat(sep=' ')} lies outside of the years 1 to 9999 once it is in UTC: take one within them, such as "
             f"datetime.{nearest}.replace(tzinfo=UTC)"

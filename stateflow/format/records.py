@@ -16,14 +16,10 @@ import msgspec
 import xxhash
 
 from stateflow.errors import CorruptError, IncompatibleError
+from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME
 from stateflow.format.keygroups import MAX_PARALLELISM_LIMIT
 
 FORMAT = 1
-
-END_OF_TIME = 253_402_300_799_999_999
-"""The last instant that a datetime can name: the watermark of a job that was drained."""
-BEGIN_OF_TIME = -62_135_596_800_000_000
-"""The first one, in the year 1."""
 
 # Whoever may write into one job's folder writes its numbers, and whoever looks at all jobs computes with them. So a number
 # that would take gigabytes, or that no clock shows, is refused where it is decoded.

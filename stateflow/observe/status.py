@@ -15,8 +15,8 @@ import msgspec
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.statistics import HistoryLine, Summary, held, summary
+from stateflow.format.instants import END_OF_TIME
 from stateflow.format.records import (
-    END_OF_TIME,
     ExpiryShare,
     Owner,
     Pin,

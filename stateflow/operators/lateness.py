@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stateflow.format.records import END_OF_TIME
+from stateflow.format.instants import END_OF_TIME
 from stateflow.operators.context import Moment
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
-from stateflow.format.records import END_OF_TIME, SourceState
+from stateflow.format.instants import END_OF_TIME
+from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.admission import Admission
 from stateflow.spark.inputs.alignment import waiting

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any, Self
 
 from stateflow.errors import StateflowError, UsageError
-from stateflow.format.instants import FIRST_INSTANT, LAST_INSTANT, instant, micros_since_epoch
+from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME, instant, micros_since_epoch
 from stateflow.state.cursor import Change, Cursor
 from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import queued, siblings
@@ -96,7 +96,7 @@ class TimerState(Handle, Namespaced):
                     "row.ts + timedelta(hours=1), not to a duration"
                 )
             micros = self._cursor.now + at // timedelta(microseconds=1)
-            if not FIRST_INSTANT <= micros <= LAST_INSTANT:
+            if not BEGIN_OF_TIME <= micros <= END_OF_TIME:
                 raise UsageError(
                     f"operator {self.operator!r}, timer {self.name!r}, key {self._cursor.key!r}: {at!r} from now lies outside of the years "
                     "1 to 9999: set a shorter time, or leave a timer that is never to fire unset"

@@ -16,7 +16,8 @@ import stateflow as sf
 from stateflow.checkpoint.control import RunOutcome
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.processes import identity_of_this_process, process_start
-from stateflow.format.records import END_OF_TIME, ExpiryShare, SchemaVersion
+from stateflow.format.instants import END_OF_TIME
+from stateflow.format.records import ExpiryShare, SchemaVersion
 from tests.cli.conftest import Command
 from tests.jobs.made import OFFSET, MadeJob, made_job
 from tests.jobs.operators import operator_of

@@ -12,7 +12,7 @@ from rich.console import Console
 from stateflow import logs
 from stateflow.cli.output import ConsoleOutput
 from stateflow.cli.progress import WIDTH, batch_line, full_line, run_document, run_line
-from stateflow.format.records import END_OF_TIME
+from stateflow.format.instants import END_OF_TIME
 from stateflow.pipelines.lost_rows import LostRows
 from stateflow.spark.inputs.watermark import Holder
 from stateflow.spark.runner import RunReport

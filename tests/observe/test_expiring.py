@@ -7,12 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.format.records import (
-    END_OF_TIME,
-    ExpiryShare,
-    Shard,
-    StateSchema,
-)
+from stateflow.format.instants import END_OF_TIME
+from stateflow.format.records import ExpiryShare, Shard, StateSchema
 from stateflow.observe.status import OperatorStatus, _operator
 from tests.jobs.log import record
 from tests.jobs.operators import operator_of

@@ -12,7 +12,8 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UserCodeError
 from stateflow.format.encoding import prefix
-from stateflow.format.records import END_OF_TIME, Shard
+from stateflow.format.instants import END_OF_TIME
+from stateflow.format.records import Shard
 from stateflow.operators import firing
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment

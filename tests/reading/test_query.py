@@ -16,8 +16,9 @@ import pytest
 import stateflow as sf
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.encoding import prefix
+from stateflow.format.instants import END_OF_TIME
 from stateflow.format.keygroups import xxhash64
-from stateflow.format.records import END_OF_TIME, Owner, Shard
+from stateflow.format.records import Owner, Shard
 from stateflow.reading import query
 from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.reading.query import StateReader, key_from_text, unknown_operator

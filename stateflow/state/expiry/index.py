@@ -34,7 +34,8 @@ from stateflow.format.expiry_blocks import (
     keys_of,
     progress_key,
 )
-from stateflow.format.records import END_OF_TIME, ExpiryShare, StateSchema
+from stateflow.format.instants import END_OF_TIME
+from stateflow.format.records import ExpiryShare, StateSchema
 from stateflow.state.backends.base import Backend
 from stateflow.state.expiry.shares import Shares
 from stateflow.state.expiry.ttl import Renew, Time, Ttl

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from stateflow.format.expiry_blocks import AT_ONCE
-from stateflow.format.records import END_OF_TIME, ExpiryShare
+from stateflow.format.instants import END_OF_TIME
+from stateflow.format.records import ExpiryShare
 
 RANGES = 6
 """Ranges of time that a record keeps per state and shard: they travel with every record."""

@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from stateflow.errors import UsageError
-from stateflow.format.records import END_OF_TIME, StateSchema
+from stateflow.format.instants import END_OF_TIME
+from stateflow.format.records import StateSchema
 from stateflow.names import with_options
 from stateflow.quantities import LONGEST, too_long
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.format.instants import FIRST_INSTANT, LAST_INSTANT
+from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME
 from stateflow.state.keys.arrow_types import INSTANT
 
 Array = np.ndarray[Any, Any]
@@ -99,7 +99,7 @@ def _read_runs(data: Array, count: int) -> Array | None:
 
 def are_instants(micros: Array) -> Array:
     """Which of them Python's datetimes can hold."""
-    return (micros >= FIRST_INSTANT) & (micros <= LAST_INSTANT)
+    return (micros >= BEGIN_OF_TIME) & (micros <= END_OF_TIME)
 
 
 def refuse_far(column: Any, where: str) -> None:
