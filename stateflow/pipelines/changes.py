@@ -219,6 +219,24 @@ def refuse_counted_again(
             )
 
 
+def refuse_left_behind(uid: str, stream: NodeRows, group: Sequence[str], order_by: Sequence[str]) -> None:
+    """Whether of rows that were changes the last one of each key can be kept: none of them says that a row has left for another key."""
+    former = stream.former
+    if former is None or former.counted:
+        return
+    if moving := former.moving(group):
+        outcome = f"what has another {moving!r} since"
+    elif falls := _falls(former.aggregates, order_by):
+        outcome = f"what has been replaced by a row with a lower {falls!r}"
+    else:
+        return
+    keys = f" by {', '.join(former.keys)}" if former.keys else ""
+    raise UsageError(
+        f"operator {uid!r}: its rows replaced each other{keys} before .changes_as_rows(), and .latest() would keep {outcome}: take the "
+        "latest of the rows from which the changes come; for the last change of each key say .changes_as_rows(..., counted=True)"
+    )
+
+
 def _holds(uid: str, name: str, aggregate: Aggregate, former: FormerChanges, rows: RowType) -> bool:
     """True if an aggregate over all changes equals the aggregate over the rows that remain."""
     if former.deletes:

@@ -20,6 +20,7 @@ from stateflow.pipelines.changes import (
     passed_on,
     refuse_changes,
     refuse_counted_again,
+    refuse_left_behind,
     refuse_mixed,
     refuse_stale,
     with_operation,
@@ -411,6 +412,7 @@ class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key
         `queryable` names the state under which `stateflow serve` answers with it. With `ttl` a key is forgotten that had no newer
         row for so long: the next one comes out, whatever its place, and nothing says that the former is gone.
         """
+        refuse_left_behind(uid, self.stream, self.columns, self.order_by)
         time = "" if self.order_by else ordering_time(uid, self.stream, ())
         return _after(ready_node(latest(self._rows(uid), time=time, queryable=queryable, ttl=ttl), (self,)))
 

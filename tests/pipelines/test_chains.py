@@ -329,6 +329,8 @@ def of_users(flow: sf.Flow, *, counted: bool = False) -> Stream:
             lambda s: s.key_by("country", order_by="n").top("x", 3, by="-n", per="user"),
             "country",
         ),
+        (lambda s: s.key_by("country", order_by="n").latest("x"), "country"),
+        (lambda s: s.key_by("user", order_by="n").latest("x"), ""),
         (lambda s: s.key_by("op", order_by="n").top("x", 3, by="-n", per="user"), ""),
         (lambda s: s.key_by("op").aggregate("x", "op string, f long", f=sf.min("user")), ""),
     ],
@@ -364,6 +366,15 @@ def test_the_last_of_rows_that_replaced_each_other_is_the_newest(order_by: Any, 
     else:
         with refused(sf.UsageError, "operator 'x'", "'f' (last)", "has been replaced since"):
             built(declare)
+
+    def latest(flow: sf.Flow) -> Stream:
+        return of_users(flow).key_by("user", order_by=order_by).latest("x")
+
+    if taken:
+        built(latest)
+    else:
+        with refused(sf.UsageError, "operator 'x'", ".latest()"):
+            built(latest)
 
 
 WHERE = "amount > 100"
