@@ -188,9 +188,30 @@ def test_a_table_whose_files_of_then_go_behind_the_decision_stays_as_it_is_until
     assert contents(spark, path, "v") == ["a"]
 
 
+@pytest.mark.slow
+def test_rows_that_others_write_behind_the_decision_stay_until_they_are_undone_as_the_sentence_says(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    newest, _ = upserted(spark, path, log, "ab")
+    log.slot += 1
+    decided = log.stored(prepare_rewind(spark, newest, log.at(), 1))
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (2, 'others')")
+    with refused(DisagreementError, "record 3", "not of this job", "stateflow abandon orders 3") as stopped:
+        log.commit(decided)
+    assert "--rewind-sinks" not in str(stopped.value), "the next restore would first carry this one out"
+    assert contents(spark, path, "v") == ["b", "others"]
+    spark.sql(statement(str(stopped.value), "RESTORE TABLE"))
+    assert log.commit(decided) == "committed"
+    assert contents(spark, path, "v") == ["a"]
+
+
 def alteration(text: str) -> str:
+    return statement(text, "ALTER TABLE")
+
+
+def statement(text: str, verb: str) -> str:
     """The statement that a sentence names."""
-    found = re.search(r"`(ALTER TABLE .*?\))`", text)
+    found = re.search(rf"`({verb} .*?)`,", text)
     assert found is not None, text
     return found[1]
 

@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class NoWayBack(DisagreementError):
+    """The table cannot go back. `why` is the reason, and `undo` what may be done to the table first, empty where nothing helps."""
+
+    def __init__(self, why: str, instead: str, undo: str = "") -> None:
+        super().__init__(f"{why}; {instead}")
+        self.why, self.undo = why, undo
+
+
 def find_rewind(
     read: Read, newest: int, app_id: str, last_slot: int | None, prepared: Prepared
 ) -> tuple[int, int]:
@@ -69,9 +77,10 @@ def find_rewind(
             return version, undone
         if last_slot is not None and slot < last_slot:
             if not undone:
-                raise DisagreementError(
+                raise NoWayBack(
                     f"Delta table {prepared.target} has slot {slot} of this job, and cannot go to slot {last_slot}, which came later (was it put back "
-                    f"from a copy?); restore with `--from checkpoint:{slot} --rewind-sinks`, or from an older checkpoint"
+                    "from a copy?)",
+                    f"restore with `--from checkpoint:{slot} --rewind-sinks`, or from an older checkpoint",
                 )
             break
         if version > standing:
@@ -81,15 +90,16 @@ def find_rewind(
         # With no slot to go back to, what came before this job's first commit stays.
         lost = (wrote, reshaped)
     if last_slot is not None:
-        raise DisagreementError(
-            f"Delta table {prepared.target} has no commit of slot {last_slot} in its log any more: go back to a later checkpoint, or "
-            "restore without --rewind-sinks and put the table right by hand"
+        raise NoWayBack(
+            f"Delta table {prepared.target} has no commit of slot {last_slot} in its log any more",
+            "go back to a later checkpoint, or restore without --rewind-sinks and put the table right by hand",
         )
     if reaches > 0:
         # Older commits of this job may be among those that Delta has cleaned away.
-        raise DisagreementError(
+        raise NoWayBack(
             f"the log of Delta table {prepared.target} begins at version {reaches} by now, so what the table had before this job's first output is not "
-            "known; go back to a later checkpoint, or restore without --rewind-sinks and put the table right by hand"
+            "known",
+            "go back to a later checkpoint, or restore without --rewind-sinks and put the table right by hand",
         )
     if oldest_own is None:
         return -1, undone
@@ -112,10 +122,12 @@ def _refuse_foreign(
         foreign, what = wrote, "wrote to it"
     else:
         return
-    raise DisagreementError(
+    undo = f"undo all that came since, with `RESTORE TABLE {in_sql(prepared)} TO VERSION AS OF {after}`,"
+    raise NoWayBack(
         f"Delta table {prepared.target} cannot be taken back to version {after}: version {foreign.version} "
-        f"({foreign.operation or 'unknown operation'}), not of this job, {what} since; restore without --rewind-sinks, or first undo all that "
-        f"came since, with `RESTORE TABLE {in_sql(prepared)} TO VERSION AS OF {after}`, and restore again"
+        f"({foreign.operation or 'unknown operation'}), not of this job, {what} since",
+        f"restore without --rewind-sinks, or first {undo} and restore again",
+        undo,
     )
 
 
@@ -245,9 +257,14 @@ class TableSink(Sink):
 
         def go_back(log: DeltaLog, txn: Transaction, shape: TableShape, marks: list[str]) -> None:
             # Asked again: another writer may have committed since, and the rewind would lose it.
-            to, undone = find_rewind(
-                log.read, log.version(), at.app_id, prepared.payload["last_slot"], prepared
-            )
+            try:
+                to, undone = find_rewind(
+                    log.read, log.version(), at.app_id, prepared.payload["last_slot"], prepared
+                )
+            except NoWayBack as refused:
+                raise request.stuck(
+                    f"{refused.why}: {refused.undo or 'put back what is missing'} and run again"
+                ) from refused
             if undone and shape.is_on(APPEND_ONLY):
                 raise request.stuck(
                     f"{prepared.target} only takes appends now ({APPEND_ONLY}), so it cannot go back: unset that, with {_unset(prepared)}, and "
