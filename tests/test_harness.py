@@ -97,6 +97,7 @@ def test_a_row_at_or_behind_the_watermark_is_late() -> None:
         harness.advance(at(10))
         assert harness.rows(*rows) == [("behind", True), ("at", True), ("ahead", False)]
         assert [late for _, late in harness.rows(*rows, late=False)] == [False] * 3
+        assert [late for _, late in harness.rows(rows[0], rows[0], late=[False, True])] == [False, True]
     undated = KeyedHarness(Judged, event_time=lambda row: None)
     undated.advance(at(10))
     assert undated.rows(*rows[:1]) == [("behind", False)]

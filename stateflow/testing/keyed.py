@@ -61,6 +61,8 @@ from stateflow.state.values.serializers import Serializer, serializer_for
 from stateflow.testing.harness import KeyedStateHarness
 from stateflow.testing.recorded import RecordedState, refuse_unknown
 
+_Judged = tuple[Any, bool]
+"""A row, and whether it is late."""
 _ANY = RowType("Any", (), lambda *values: values, False)
 
 
@@ -287,14 +289,10 @@ class KeyedHarness(KeyedStateHarness):
         late: bool | Sequence[bool] | None,
         before: Callable[[KeyedEngine], None] = lambda engine: None,
     ) -> list[Any]:
-        by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
-        for key, side, row in rows:
-            by_key.setdefault(key, ([], []))[side].append(row)
-        given: bool | Mapping[int, bool] | None
-        if isinstance(late, Sequence):
-            given = {id(row): flag for (_, _, row), flag in zip(rows, late, strict=True)}
-        else:
-            given = late
+        by_key: dict[Any, tuple[list[_Judged], list[_Judged]]] = {}
+        given = late if isinstance(late, Sequence) else [late] * len(rows)
+        for (key, side, row), flag in zip(rows, given, strict=True):
+            by_key.setdefault(key, ([], []))[side].append((row, self._is_late(flag, row)))
         with self._engine() as engine:
             before(engine)
             with self._watched.expiry():
@@ -309,7 +307,7 @@ class KeyedHarness(KeyedStateHarness):
                     Chunk(
                         [key],
                         [base],
-                        partial(_inputs, by_key[key][:inputs], engine.context, partial(self._is_late, given)),
+                        partial(_inputs, by_key[key][:inputs], engine.context),
                         partial(_under, base),
                     )
                 )
@@ -327,10 +325,8 @@ class KeyedHarness(KeyedStateHarness):
         self._count(engine.context.metrics.counters)
         return self._put_out(produced, engine.context.sides)
 
-    def _is_late(self, given: bool | Mapping[int, bool] | None, row: Any) -> bool:
+    def _is_late(self, given: bool | None, row: Any) -> bool:
         """As a run judges it: without a watermark, or without an event time, a row is on time."""
-        if isinstance(given, Mapping):
-            return given[id(row)]
         if given is not None or self._time_of is None or self.watermark is None:
             return bool(given)
         at = self._time_of(row)
@@ -493,15 +489,13 @@ def _as_key(codec: KeyCodec, key: Any) -> Any:
     return codec.decode(codec.encode(tuple(key) if len(codec.types) > 1 else key), 0)[0]
 
 
-def _inputs(
-    lists: tuple[list[Any], ...], context: OperatorContext, judge: Callable[[Any], bool], i: int
-) -> tuple[Iterator[Any], ...]:
-    return tuple(_Once(_judged(rows, context, judge)) for rows in lists)
+def _inputs(lists: tuple[list[_Judged], ...], context: OperatorContext, i: int) -> tuple[Iterator[Any], ...]:
+    return tuple(_Once(_in_turn(rows, context)) for rows in lists)
 
 
-def _judged(rows: list[Any], context: OperatorContext, judge: Callable[[Any], bool]) -> Iterator[Any]:
-    for row in rows:
-        context.late = judge(row)
+def _in_turn(rows: list[_Judged], context: OperatorContext) -> Iterator[Any]:
+    for row, late in rows:
+        context.late = late
         yield row
     context.late = False
 
