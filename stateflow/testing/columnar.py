@@ -202,6 +202,7 @@ class ColumnarHarness(KeyedStateHarness):
         if len(rows) == 1 and isinstance(rows[0], pa.Table):
             columns = [self._cast(of, rows[0], field) for field in schema]
         else:
+            self._refuse_unknown(of, rows)
             columns = [self._column(of, rows, field) for field in schema]
         table = pa.table(columns, schema=schema)
         for name in self._keys[index]:
@@ -228,6 +229,15 @@ class ColumnarHarness(KeyedStateHarness):
         except MISFITS as error:
             given = next((shown(value) for value in values if not _fits(value, field.type)), "values")
             raise self._misfit(given, field, error) from error
+
+    def _refuse_unknown(self, of: RowType, rows: Sequence[Any]) -> None:
+        """A misspelt column of a dict would be a null. One that is left out is meant as one."""
+        known = set(of.names)
+        for row in rows:
+            if isinstance(row, dict) and (unknown := sorted(map(str, row.keys() - known))):
+                raise UsageError(
+                    f"operator {self._spec.uid!r}: {of.name} has no column {unknown[0]!r}; it has {', '.join(of.names)}"
+                )
 
     def _lacks(self, of: RowType, what: str, name: str) -> UsageError:
         return UsageError(

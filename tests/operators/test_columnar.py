@@ -185,6 +185,7 @@ SALES = pa.table({"user": ["al"], "channel": ["web"], "amount": [1.5]})
         (Sale("al", amount=Decimal("1e-19")), r"column 'amount' .* was given Decimal\('1E-19'\) \(.*\): give it Decimals"),
         (Sale("al", channel=7), r"column 'channel' is a string and was given 7 \(.*\): give it values of that type"),  # type: ignore[arg-type]
         (SimpleNamespace(user="al"), r"the row namespace\(user='al'\) has no 'channel': give it every column of Sale, which are user, "),
+        ({"user": "al", "chanel": "web"}, r"Sale has no column 'chanel'; it has user, "),
         (SALES, r"the table has no 'tags': give it every column of Sale"),
         (SALES.set_column(1, "channel", pa.array([[1]])), r"column 'channel' is a string and was given a list"),
     ],
