@@ -2,21 +2,24 @@
 
 A database that deletes a key leaves the old bytes in its files. When a rescale cuts a shard, all pieces share its files.
 Each piece deletes the keys of its siblings, and again the bytes stay. So an erasure looks at more than the key's own shard.
+
+The slot in a file's name does not tell. A merge writes old entries into a new file, unless the deletion of the siblings' keys
+is among what it merges; and an erasure copies the files of a claimed savepoint under a new slot.
 """
 
 from __future__ import annotations
 
-from stateflow.format.layout import origin_of
-from stateflow.format.records import FileRef, Shard
+from stateflow.format.records import Shard
 
 TABLE = ".sst"
 
 
 def may_hold(shard: Shard, group: int, cut: int) -> bool:
-    """Whether the files of a shard may hold bytes of a key group, judged by their names. `cut` is that of the record."""
+    """Whether the files of a shard may hold bytes of a key group, judged by the record alone. `cut` is that of the record: without
+    a restore or a rescale a shard never had other key groups."""
     if not shard.files:
         return False
-    return spans(shard, group) or any(_older(ref, cut) for ref in shard.files)
+    return spans(shard, group) or (cut > 0 and any(ref.name.endswith(TABLE) for ref in shard.files))
 
 
 def spans(shard: Shard, group: int) -> bool:
@@ -24,11 +27,3 @@ def spans(shard: Shard, group: int) -> bool:
     first = shard.first if shard.physical_first is None else shard.physical_first
     last = shard.last if shard.physical_last is None else shard.physical_last
     return first <= group <= last
-
-
-def _older(ref: FileRef, cut: int) -> bool:
-    """Whether the file is older than the shard's key groups, or of unknown age."""
-    if not cut or not ref.name.endswith(TABLE):
-        return False
-    origin = origin_of(ref.path) if ref.path and not ref.base else None
-    return origin is None or origin[1] <= cut

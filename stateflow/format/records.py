@@ -417,8 +417,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     origin: str = ""
     """Where a restore took its state from: `checkpoint:42`, `tag:v1`, or the URL of a savepoint."""
     cut: Count = 0
-    """The newest restore or rescale up to here: files written before it may have bytes of key groups that their shard does
-    not have. 0 when there was none."""
+    """The newest restore or rescale up to here: since then files may have bytes of key groups that their shard does not have. 0
+    when there was none."""
 
     @property
     def carries_state(self) -> bool:

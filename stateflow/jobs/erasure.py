@@ -40,6 +40,7 @@ from stateflow.format.sql_texts import text_in_quotes
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.pipelines.rows.row_type import quoted
+from stateflow.reading.bytes_of_keys import reaches
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.query import key_from_text
 from stateflow.reading.snapshots import checkpoint_reader, reader_context
@@ -56,7 +57,6 @@ from stateflow.storage.scratch import sweep_scratch
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
-    from stateflow.state.backends.rocksdb import RocksReader
 
 CHUNK = 50_000
 LOOK_AGAIN = 0.5
@@ -418,13 +418,12 @@ class _Erasure:
         return msgspec.structs.replace(operator, shards=shards)
 
     def _holds(self, shard: Shard, group: int, cut: int) -> bool:
-        """Whether files of the shard may have bytes of the key group. It opens them when the record does not tell."""
+        """Whether files of the shard may have bytes of the key group. It asks their database's manifest when the record does not tell."""
         if not may_hold(shard, group, cut):
             return False
         if spans(shard, group) or shard.backend != "rocksdb":
             return True
-        with opened_shard(self.reading, shard) as reader:
-            return cast("RocksReader", reader).reaches(*group_range(group, group))
+        return reaches(self.reading, shard, *group_range(group, group))
 
     def _rewrite(self, old: Shard, storage: TaskStorage, keep: _Keep) -> Shard:
         shards = TaskShards((empty_shard(old),), storage, open_backend(self.options))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.history_erasure import may_hold
+from stateflow.checkpoint.history_erasure import may_hold, spans
+from stateflow.format.keygroups import key_group
+from stateflow.format.layout import origin_of
 from stateflow.format.records import FileRef, Prepared, Record, Shard
 from stateflow.jobs.erasure import plan_erase
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, resolved
@@ -23,10 +26,10 @@ SOUGHT = MARK[8:-8].encode()
 """LZ4 takes the first and the last bytes of the mark for a repetition, when their neighbours happen to be one."""
 
 
-def marked() -> dict[bytes, bytes]:
+def marked(users: Iterable[int] = range(1, 200)) -> dict[bytes, bytes]:
     """State in which nothing but what `KEY` has contains the mark."""
     harness = sf.testing.KeyedHarness(Balance)
-    harness.rows(*(Row(user, MARK if user == KEY else f"sku{user}", 1.0) for user in range(1, 200)))
+    harness.rows(*(Row(user, MARK if user == KEY else f"sku{user}", 1.0) for user in users))
     return entries_of(harness)
 
 
@@ -51,19 +54,29 @@ def opened_by_a_batch(made: QueriedJob, folder: Path, gone: tuple[bytes, ...] = 
     head = job(folder).log().head
     assert head is not None
     again = QueriedJob(folder / "root", backend=made.backend)
+    after_batch(again, folder, flat(head), dict.fromkeys(gone))
+    return again
+
+
+def after_batch(
+    made: QueriedJob, folder: Path, shards: Sequence[Shard], changes: Mapping[bytes, bytes | None]
+) -> list[Shard]:
+    """The shards that a batch leaves which opens each of these, and changes entries."""
     storage = task_storage(
-        options(folder), str(folder / "root"), "orders", again.writer.epoch, again.writer.next_slot
+        options(folder), str(folder / "root"), "orders", made.writer.epoch, made.writer.next_slot
     )
     new: list[Shard] = []
-    for shard in flat(head):
-        shards = TaskShards((shard,), storage, open_backend(options(folder)))
-        backend = shards.open(0)
-        backend.write([(key, None) for key in gone if shard.first <= int.from_bytes(key[:2]) <= shard.last])
-        shards.finish(0, backend, (None, None))
-        new += shards.handles()
-        shards.close()
-    again.record(new)
-    return again
+    for shard in shards:
+        task = TaskShards((shard,), storage, open_backend(options(folder)))
+        backend = task.open(0)
+        backend.write(
+            [each for each in changes.items() if shard.first <= int.from_bytes(each[0][:2]) <= shard.last]
+        )
+        task.finish(0, backend, (None, None))
+        new += task.handles()
+        task.close()
+    made.record(new)
+    return new
 
 
 def erased(folder: Path) -> None:
@@ -114,6 +127,25 @@ def test_also_when_the_history_of_the_rescale_is_lost(made: QueriedJob, tmp_path
     erased(tmp_path)
 
 
+def test_also_when_a_batch_has_merged_files_without_the_deletion_of_what_is_not_theirs(
+    tmp_path: Path,
+) -> None:
+    entries, made = marked(range(1, 2000)), QueriedJob(tmp_path / "root")
+    shards = [Shard(0, 127, "rocksdb")]
+    for part in range(3):
+        shards = after_batch(made, tmp_path, shards, dict(sorted(entries.items())[part::3]))
+    job(tmp_path).rescale(2)
+    head = job(tmp_path).log().head
+    assert head is not None
+    few = dict(sorted(entries.items())[::200])
+    after = after_batch(QueriedJob(tmp_path / "root"), tmp_path, flat(head), few)
+    [other] = [shard for shard in after if not spans(shard, key_group(KEY, 128))]
+    tables = [ref.path for ref in other.files if ref.path.endswith(".sst")]
+    assert all(found is not None and found[1] > head.cut for found in map(origin_of, tables))
+    assert {Path(path).name for path in tables} & {*bearers(tmp_path / "root" / "orders" / "shared")}
+    erased(tmp_path)
+
+
 def test_a_key_that_user_code_has_cleared_leaves_nothing_either(made: QueriedJob, tmp_path: Path) -> None:
     entries = marked()
     opened_by_a_batch(made, tmp_path, tuple(key for key in entries if MARK.encode() in key + entries[key]))
@@ -132,6 +164,25 @@ def test_a_savepoint_that_the_job_lives_on_goes_with_the_key(made: QueriedJob, t
     assert bearers(tmp_path / "mine") == bearers(tmp_path / "root" / "orders") == []
     assert store.list("") == []
     assert [f.text for f in job(tmp_path).verify(deep=True)] == []
+
+
+@pytest.mark.parametrize("made", ["rocksdb"], indirect=True)
+def test_what_an_earlier_erasure_has_copied_from_a_savepoint_is_written_anew(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    url = job(tmp_path).savepoint("native", options=options(tmp_path), to=str(tmp_path / "mine")).url
+    again = QueriedJob(tmp_path / "root", backend=made.backend)
+    store = open_store(url)
+    claim_savepoint(store, job=again.writer.job, name="orders", owner=ME, clock=again.clock)
+    again.record(flat(resolved(read_savepoint(store), store.url)))
+    job(tmp_path).rescale(8)
+    opened_by_a_batch(again, tmp_path)
+    half = key_group(KEY, 128) // 64
+    other = next(user for user in range(1, 200) if key_group(user, 128) // 64 != half)
+    plan_erase(job(tmp_path), str(other), options(tmp_path)).apply(ME)
+    assert any("-copy-" in name for name in bearers(tmp_path / "root" / "orders"))
+    assert bearers(tmp_path / "mine") == []
+    erased(tmp_path)
 
 
 def test_records_that_say_between_which_keys_an_upsert_was_go_with_the_key(
@@ -167,7 +218,7 @@ def sst(slot: int, *, base: str = "", data: bytes | None = None) -> FileRef:
         (Shard(0, 63, "rocksdb", (sst(9),)), 0, True),
         (Shard(64, 127, "rocksdb", (sst(9),)), 0, False),
         (Shard(64, 127, "rocksdb", (sst(9),), physical_first=0, physical_last=127), 0, True),
-        (Shard(64, 127, "rocksdb", (sst(9),)), 8, False),
+        (Shard(64, 127, "rocksdb", (sst(9),)), 8, True),
         (Shard(64, 127, "rocksdb", (sst(9), sst(8))), 8, True),
         (Shard(64, 127, "rocksdb", (sst(9, base="file:///savepoint"),)), 8, True),
         (Shard(64, 127, "rocksdb", (sst(9, data=b"x"),)), 8, True),
@@ -179,5 +230,7 @@ def sst(slot: int, *, base: str = "", data: bytes | None = None) -> FileRef:
         (Shard(0, 63, "rocksdb"), 8, False),
     ],
 )
-def test_names_tell_which_shards_may_have_bytes_of_a_key_group(shard: Shard, cut: int, verdict: bool) -> None:
+def test_the_record_tells_which_shards_may_have_bytes_of_a_key_group(
+    shard: Shard, cut: int, verdict: bool
+) -> None:
     assert may_hold(shard, 5, cut) is verdict

@@ -11,7 +11,7 @@ import pytest
 from rocksdict import Rdict, SstFileWriter
 
 from stateflow.errors import CorruptError, IncompatibleError
-from stateflow.reading.files.manifest import live_files
+from stateflow.reading.files.manifest import files_remembered, live_files
 from stateflow.reading.files.sst import SstFile
 from stateflow.state.backends.rocksdb_options import Compression, Preset, RocksOptions, database_options
 from tests.refusals.refusal import refused
@@ -91,6 +91,23 @@ def test_the_files_of_a_database_together_say_what_it_holds(tmp_path: Path, merg
         if value is not None and not any(r.begin <= key < r.end and r.sequence > sequence for r in ranges)
     }
     assert seen == held
+
+
+def test_a_manifest_remembers_the_bounds_of_files_that_are_gone(tmp_path: Path) -> None:
+    database = Rdict(str(tmp_path / "db"), database_options(RocksOptions(), 1 << 20))
+    for part in range(2):
+        path = tmp_path / f"{part}.sst"
+        write(path, {b"%d" % part: b"v", b"7": b"v"})
+        database.ingest_external_file([str(path)])
+    database.delete_range(b"0", b"7")
+    database.flush()
+    database.compact_range(None, None)
+    database.close()
+    name = (tmp_path / "db" / "CURRENT").read_text().strip()
+    manifest = (tmp_path / "db" / name).read_bytes()
+    [live] = live_files(manifest, name)
+    assert live.smallest == b"7"
+    assert {file.smallest for file in files_remembered(manifest, name)} == {b"0", b"1", b"7"}
 
 
 def test_no_byte_of_a_file_changes_unnoticed(tmp_path: Path) -> None:

@@ -49,16 +49,26 @@ class LiveFile:
 
 def live_files(manifest: bytes, name: str) -> list[LiveFile]:
     """The files of the database after all changes, by name. `name` is how an error calls the manifest."""
+    return _after_all_changes(manifest, name)[0]
+
+
+def files_remembered(manifest: bytes, name: str) -> list[LiveFile]:
+    """Every file that the manifest tells of, also those that a later change took away: its bytes still have their first and last keys."""
+    return _after_all_changes(manifest, name)[1]
+
+
+def _after_all_changes(manifest: bytes, name: str) -> tuple[list[LiveFile], list[LiveFile]]:
     live: dict[int, LiveFile] = {}
+    added: list[LiveFile] = []
     try:
         for change in _records(manifest):
-            _apply(change, live)
+            _apply(change, live, added)
     except (DamagedBlockError, StructError, IndexError, ValueError) as error:
         raise CorruptError(
             f"the state file {name} is damaged ({error or type(error).__name__}): run `stateflow verify` and restore an intact "
             "checkpoint"
         ) from None
-    return [live[number] for number in sorted(live)]
+    return [live[number] for number in sorted(live)], added
 
 
 def _records(log: bytes) -> Iterator[bytes]:
@@ -85,7 +95,7 @@ def _records(log: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def _apply(change: bytes, live: dict[int, LiveFile]) -> None:
+def _apply(change: bytes, live: dict[int, LiveFile], added: list[LiveFile]) -> None:
     at = 0
     while at < len(change):
         tag, at = varint(change, at)
@@ -101,14 +111,16 @@ def _apply(change: bytes, live: dict[int, LiveFile]) -> None:
             _, at = varint(change, at)
             _, at = _text(change, at)
         elif tag == _NEW_4:
-            at = _file(change, at, live)
+            number, file, at = _file(change, at)
+            live[number] = file
+            added.append(file)
         elif tag in (_NEW, _NEW_2, _NEW_3, _FAMILY_DROPPED):
             raise DamagedBlockError(f"a change of kind {tag}, which the backend's RocksDB does not write")
         else:
             raise DamagedBlockError(f"a change of kind {tag}")
 
 
-def _file(change: bytes, at: int, live: dict[int, LiveFile]) -> int:
+def _file(change: bytes, at: int) -> tuple[int, LiveFile, int]:
     level, at = varint(change, at)
     number, at = varint(change, at)
     _, at = varint(change, at)  # its size
@@ -121,8 +133,7 @@ def _file(change: bytes, at: int, live: dict[int, LiveFile]) -> int:
         if field == _END_OF_FILE_FIELDS:
             break
         _, at = _text(change, at)
-    live[number] = LiveFile(f"{number:06d}.sst", level, smallest[:-8], largest[:-8], first, last)
-    return at
+    return number, LiveFile(f"{number:06d}.sst", level, smallest[:-8], largest[:-8], first, last), at
 
 
 def _text(change: bytes, at: int) -> tuple[bytes, int]:
@@ -133,4 +144,4 @@ def _text(change: bytes, at: int) -> tuple[bytes, int]:
     return change[at:end], end
 
 
-__all__ = ["LiveFile", "live_files"]
+__all__ = ["LiveFile", "files_remembered", "live_files"]

@@ -6,7 +6,8 @@ Neighbouring checkpoints share nearly all of their files. What a file says of a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format.records import FileRef, Shard
-from stateflow.reading.files.manifest import LiveFile, live_files
+from stateflow.reading.files.manifest import LiveFile, files_remembered, live_files
 from stateflow.reading.files.sst import DeletedRange, FileEntry, SstFile
 from stateflow.state.backends.memory import MemoryBackend
 from stateflow.storage.cache import FileCache
@@ -87,17 +88,24 @@ class StateFiles:
     def live(self, shard: Shard) -> list[tuple[FileRef, LiveFile]]:
         """The files of a RocksDB shard with what its manifest says of them."""
         by_name = {ref.name: ref for ref in shard.files}
-        try:
-            manifest = by_name[self.read(by_name["CURRENT"]).decode().strip()]
+        with _lacking_none():
+            manifest = self._manifest(by_name)
             key = identity(manifest)
             known = self._manifests.get(key)
             if known is None:
                 known = self._manifests[key] = live_files(self.read(manifest), manifest.path or manifest.name)
             return [(by_name[file.name], file) for file in known]
-        except KeyError as error:
-            raise CorruptError(
-                f"a shard lacks its file {error.args[0]}: run `stateflow verify` and restore an intact checkpoint"
-            ) from None
+
+    def reaches(self, shard: Shard, begin: bytes, end: bytes) -> bool:
+        """Whether the files of a RocksDB shard may have bytes of the keys from `begin` to `end`, exclusive: also what was deleted or
+        written over since, and the bounds of files that are gone. It reads the manifest alone."""
+        with _lacking_none():
+            manifest = self._manifest({ref.name: ref for ref in shard.files})
+            files = files_remembered(self.read(manifest), manifest.path or manifest.name)
+        return any(file.spans(begin, end) for file in files)
+
+    def _manifest(self, by_name: Mapping[str, FileRef]) -> FileRef:
+        return by_name[self.read(by_name["CURRENT"]).decode().strip()]
 
     def contents(
         self, ref: FileRef, begin: bytes, end: bytes, at: int = 0, part: bytes = b""
@@ -171,6 +179,17 @@ class StateFiles:
                     self._memory.pop(next(iter(self._memory)))
                 self._memory[own] = known
         return known
+
+
+@contextmanager
+def _lacking_none() -> Iterator[None]:
+    """Names a file that a shard's record or manifest does not lead to."""
+    try:
+        yield
+    except KeyError as error:
+        raise CorruptError(
+            f"a shard lacks its file {error.args[0]}: run `stateflow verify` and restore an intact checkpoint"
+        ) from None
 
 
 def _same(path: Path) -> Path:

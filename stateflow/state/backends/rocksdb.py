@@ -534,12 +534,6 @@ class RocksReader(RocksBackend):
     def _clip(self, shard: Shard) -> None:
         pass
 
-    def reaches(self, begin: bytes, end: bytes) -> bool:
-        """Whether a file may have an entry in this range, also one that was deleted or written over since."""
-        if self._bare:
-            return False
-        return any(file["start_key"] < end and file["end_key"] >= begin for file in self._opened.live_files())
-
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         if begin >= end or self._bare:
             return iter(())
