@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.pins import pin, release
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.processes import has_ended, process_start
-from stateflow.errors import StateflowError
+from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import REPLAY_PREFIX, JobLayout, replay_owner
 from stateflow.format.records import Owner, Record, decode, encode
 from stateflow.liveness.stale_pins import release_stale
@@ -83,12 +83,21 @@ def sweep(store: Store) -> list[str]:
             if has_ended(owner, here, process_start) or not _is_pinned(store, name):
                 _remove(store, JobLayout(name))
                 removed.append(name)
+        except NotFoundError:
+            continue  # somebody else is removing it, or it is no fork
         except StateflowError as error:
-            _log.debug("the fork %s is left alone: %s", name, error)
+            _log.warning("the folder %s, which a replay may have left, stays: %s", name, error)
     return removed
 
 
 def _is_pinned(store: Store, name: str) -> bool:
     """Whether some job of the root has the pin that the fork is named after."""
     pin_id = name.removeprefix(REPLAY_PREFIX)
-    return any(store.list(JobLayout(job).pin(pin_id)) for job in store.folders(""))
+    return any(store.list(layout.pin(pin_id)) for layout in _possible_jobs(store))
+
+
+def _possible_jobs(store: Store) -> Iterator[JobLayout]:
+    """Of the folders of the root those that have the name of a job: savepoints are in one that has not."""
+    for folder in store.folders(""):
+        with suppress(UsageError):
+            yield JobLayout(folder)

@@ -9,12 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
+import pytest
 from typer.testing import CliRunner
 
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.cli.main import app
 from stateflow.config.options import load
 from stateflow.errors import BusyError
+from stateflow.format.layout import replay_owner
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
 from stateflow.replay.fork import forked, sweep
@@ -83,6 +85,30 @@ def test_an_erasure_takes_away_what_a_replay_left_that_was_killed_on_another_hos
         again.apply(job.owner("erase"))
         assert job.store.folders("") == ["orders"]
         never_ends.pop_all()
+
+
+def test_a_fork_goes_also_where_folders_of_the_root_have_no_name_of_a_job(tmp_path: Path) -> None:
+    made_job(tmp_path)
+    job = Job(str(tmp_path), "orders")
+    job.savepoint("native")
+    job.store.put("not a job/notes", b"somebody's")
+    with ExitStack() as never_ends:
+        elsewhere = msgspec.structs.replace(job.owner("replay"), host="another", pid_scope="another")
+        fork = never_ends.enter_context(forked(job, job.log().checkpoints, elsewhere))
+        assert sweep(job.store) == []
+        for pin in list_pins(job.store, job.layout):
+            release(job.store, job.layout, pin.id)
+        assert sweep(job.store) == [fork.name]
+        assert fork.name not in job.store.folders("")
+        never_ends.pop_all()
+
+
+def test_a_fork_that_cannot_be_removed_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made_job(tmp_path)
+    job = Job(str(tmp_path), "orders")
+    job.store.put(replay_owner("replay-1"), b"no owner")
+    assert sweep(job.store) == []
+    assert "the folder replay-1, which a replay may have left, stays" in caplog.text
 
 
 def test_the_command_that_lets_its_pins_go_takes_away_a_fork_of_another_host(tmp_path: Path) -> None:
