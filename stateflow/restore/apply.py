@@ -139,9 +139,9 @@ class RestoreRun:
     def _claim(self, job: str) -> None:
         """Claims the plan's savepoint for the job with this UUID."""
         assert self.origin.savepoint is not None
-        # From now on records name it, so no link in the root may lie on the way to it.
+        # From now on records name it, so it is opened as they will have it opened: no link in the root may lie on the way to it.
         claim_savepoint(
-            open_store(self.origin.url, self.job.storage_options, below=self.job.store.url),
+            open_recorded(self.origin.url, self.job.storage_options, root=self.job.store.url),
             job=job,
             name=self.job.name,
             owner=self.request.owner,

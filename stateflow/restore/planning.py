@@ -44,7 +44,7 @@ from stateflow.spark.sinks.delta_rewind import find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import SourceLog, log_beside
 from stateflow.spark.sources.undone_output import MOST_COMMITS, MOST_COMMITS_ELSEWHERE, undone_output
-from stateflow.storage.roots import local_folder, open_store
+from stateflow.storage.roots import local_folder, open_store, why_not_recorded
 
 
 def make_plan(request: RestoreRequest) -> Plan:
@@ -144,7 +144,13 @@ def make_plan(request: RestoreRequest) -> Plan:
 
 
 def _refuse_claimed(origin: Origin, job: JobHandle, log: Log | None) -> None:
-    """Here, rather than after somebody has approved the plan: the savepoint is another job's own."""
+    """Here, rather than after somebody has approved the plan: the savepoint is another job's own, or one that no reader of this job's
+    records would open."""
+    if why := why_not_recorded(origin.url, job.storage_options, root=job.store.url):
+        raise UsageError(
+            f"the records of job {job.name!r} may not name the savepoint in {origin.url}, since nobody would open it for them ({why}): "
+            "restore it with --claim-mode no-claim, which copies its files"
+        )
     store = open_store(origin.url, job.storage_options)
     claim = read_savepoint_claim(store)
     own = log.identity.uuid if log is not None and log.identity is not None else ""

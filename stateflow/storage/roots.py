@@ -72,16 +72,29 @@ def open_recorded(
     """
     if not url or url == root:
         return open_store(root, options, fsync=fsync)
+    why = why_not_recorded(url, options, root=root)
+    try:
+        if not why:
+            return open_store(url, options, fsync=fsync, below=root)
+    except UsageError as error:
+        why = str(error)
+    raise CorruptError(
+        f"a record in {root} names the savepoint {masked('', url)[:_SHOWN]!r}, which is not opened ({why}): restore an earlier "
+        "checkpoint, or a savepoint that you trust"
+    )
+
+
+def why_not_recorded(url: str, options: Mapping[str, str], *, root: str) -> str:
+    """Why `open_recorded` opens no such URL, whoever names it; empty when it does."""
+    if not url or url == root:
+        return ""
     try:
         if (scheme := _SCHEME.match(url)) is None or not scheme[1]:
             raise UsageError("it is no URL")
         _refuse_strange_account(url, options, root)
-        return open_store(url, options, fsync=fsync, below=root)
     except UsageError as error:
-        raise CorruptError(
-            f"a record in {root} names the savepoint {masked('', url)[:_SHOWN]!r}, which is not opened ({error}): restore an earlier "
-            "checkpoint, or a savepoint that you trust"
-        ) from None
+        return str(error)
+    return ""
 
 
 def _refuse_strange_account(url: str, options: Mapping[str, str], root: str) -> None:

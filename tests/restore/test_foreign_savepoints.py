@@ -6,6 +6,7 @@ import datetime
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -23,7 +24,9 @@ from stateflow.savepoints.format import (
     verify_savepoint,
 )
 from stateflow.storage.files import inline
-from stateflow.storage.roots import open_store
+from stateflow.storage.hdfs import HdfsStore
+from stateflow.storage.roots import FOR_TESTS, open_store
+from tests.fake_hdfs import FakeHdfs
 from tests.jobs.builder import options_of
 from tests.jobs.files import stored
 from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
@@ -156,6 +159,29 @@ def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_
     claims = {folder: read_savepoint_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
     assert [folder for folder, claim in claims.items() if claim is not None] == [name]
     assert [f for f in job.verify(deep=True) if f.severity == "error"] == []
+
+
+def test_a_savepoint_that_no_record_of_the_job_may_name_is_copied_and_not_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hdfs = FakeHdfs()
+    monkeypatch.setitem(FOR_TESTS, "hdfs", lambda name: HdfsStore(f"hdfs://{name}", {}, web=hdfs))
+    root = tmp_path / "root"
+    job = made(root)
+    url = job.savepoint("native", options=options_of(root, inline_threshold="0"), to="hdfs://nn/sp/one").url
+
+    def restored(mode: Literal["claim", "no-claim"]) -> None:
+        job.restore(url, orders_pipeline(), PARAMETERS, options=options_of(root), claim_mode=mode).apply()
+
+    with refused(UsageError, "'orders'", "hdfs://nn/sp/one", "--claim-mode no-claim"):
+        restored("claim")
+    assert read_savepoint_claim(open_store(url)) is None
+    restored("no-claim")
+    head = job.log().head
+    assert head is not None
+    assert head.kind == "restore"
+    assert {ref.base for ref in references(head)} == {""}
+    assert job.verify(deep=True) == []
 
 
 @pytest.mark.parametrize("name", ODD)
