@@ -15,7 +15,7 @@ from stateflow.checkpoint.log import read_epoch_claim, read_epochs
 from stateflow.checkpoint.processes import ProcessIdentity, is_dead
 from stateflow.errors import BusyError, NotFoundError, UsageError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FORMAT, Micros, Owner, decode, encode
+from stateflow.format.records import FORMAT, Count, Micros, Owner, decode, encode
 from stateflow.logs import waiting
 from stateflow.masking import without_secrets
 from stateflow.storage.store import Store
@@ -85,6 +85,13 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started a run saw that there was nothing to read."""
     warm_host: str = ""
     """The warm host of `owner.host` that carries out the run, or has."""
+    interval: Count = 0
+    """Microseconds that the run waits between two heartbeats; 0 where it does not say."""
+
+    def patience(self, least: float) -> float:
+        """Seconds without a change before the run counts as lost, for somebody who waits at least so many. The run's options are not
+        those of who watches."""
+        return max(least, SILENT_BEATS * self.interval / 1e6)
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,6 +104,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: Micros = 0
 
 
+SILENT_BEATS = 3
+"""No run counts as lost before it could have written so many heartbeats."""
 SILENCE = 0.3
 """The share of its patience after which a watch says that it waits. A run that lives mostly beats before."""
 
@@ -163,7 +172,7 @@ def watch(
     interval: float = 1.0,
     silent: Callable[[int, Owner, float, float], object] = lambda epoch, owner, since, left: None,
 ) -> Liveness:
-    """Whether the newest run lives: whether its counter changes within `patience` seconds.
+    """Whether the newest run lives: whether its counter changes within `patience` seconds, or longer if it writes heartbeats rarely.
 
     It reads only its own monotonic clock. A newer claim during the watch is a sign of life too. A run whose process is
     known to be dead is not waited for. It calls `silent` once, when it has seen no sign of life for a while, with the
@@ -174,6 +183,7 @@ def watch(
     owner = first.owner if first else None
     if first is None or first.ended:
         return Liveness(epoch, owner, False)
+    patience = first.patience(patience)
     reported = False
     while not is_dead(first.process) and (passed := monotonic() - began) < patience:
         if not reported and passed >= patience * SILENCE:

@@ -24,7 +24,7 @@ class Occupancy:
         monotonic: Callable[[], float],
     ) -> None:
         """`owner`: the observer, whose own run is in nobody's way. `patience`: seconds without a change before a run counts as
-        dead."""
+        dead, unless it writes heartbeats more rarely."""
         self._store, self._layout, self._owner = store, layout, owner
         self._patience, self._monotonic = patience, monotonic
         self._seen: tuple[int, int] | None = None
@@ -38,4 +38,5 @@ class Occupancy:
         now = self._monotonic()
         if self._seen != (epoch, beat.counter):
             self._seen, self._changed = (epoch, beat.counter), now
-        return busy(self._layout.job, epoch, beat.owner) if now - self._changed < self._patience else None
+        lives = now - self._changed < beat.patience(self._patience)
+        return busy(self._layout.job, epoch, beat.owner) if lives else None

@@ -309,7 +309,7 @@ class Options:
     )
     heartbeat_timeout: timedelta = _duration(
         "10 seconds",
-        "Another run may take a job over when it has watched the heartbeat stand still for this long; at once, where it sees that the process is dead.",
+        "Another run may take a job over when it has watched the heartbeat stand still for this long, and for three of that run's intervals; at once, where it sees that the process is dead.",
         "heartbeat.timeout",
         least="1 ms",
     )

@@ -57,9 +57,10 @@ class RunObservation:
 
 
 def run_state(observation: RunObservation, patience: float, last_words: Sequence[str] = ()) -> RunState:
-    """`patience`: seconds without a new heartbeat before the run counts as lost. `last_words`: the end of the process's output."""
+    """`patience`: seconds without a new heartbeat before the run counts as lost, unless it writes them more rarely. `last_words`: the end of the process's output."""
     beat, silence = observation.heartbeat, observation.silent_for
     epoch = beat.epoch if beat else None
+    patience = beat.patience(patience) if beat else patience
     if observation.process is not None:
         if observation.process.running:
             if beat is None or silence <= HUNG * patience:

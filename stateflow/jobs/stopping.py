@@ -68,7 +68,8 @@ def stop_job(
             return _stopped(job, epoch, "stopped")
         if beat is not None and beat.counter != counter:
             counter, last_change = beat.counter, now
-        if dead or now - last_change > patience:
+        silent = now - last_change > (patience if beat is None else beat.patience(patience))
+        if dead or silent:
             return _stopped(job, epoch, "lost")
         if now - began > wait:
             raise BusyError(

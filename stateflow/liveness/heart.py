@@ -84,7 +84,7 @@ class Heart(threading.Thread):
         heartbeat = Heartbeat(
             epoch=self._epoch, counter=self._counter, owner=self._owner, process=self._process, at=now, ended=ended,
             outcome=self.outcome if ended else None, looked_at=self._looked_at,
-            warm_host=self._warm_host,
+            warm_host=self._warm_host, interval=round(self._interval * 1e6),
         )  # fmt: skip
         try:
             beat(self._store, self._layout, heartbeat)

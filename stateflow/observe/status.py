@@ -183,7 +183,7 @@ def status_of(
         root=root,
         uuid=log.identity.uuid,
         created_at=log.identity.at,
-        status=_status(log, heartbeat, now, 0 if gone else patience),
+        status=_status(log, heartbeat, now, patience, gone),
         epoch=log.newest_epoch,
         owner={
             **(owner_document(owner) if owner else {}),
@@ -253,10 +253,11 @@ def _batch_size(log: Log, lines: Iterable[HistoryLine]) -> dict[str, Any]:
     return sizes_document(newest.statistics, rows, duration)
 
 
-def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> Status:
+def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int, gone: bool) -> Status:
     """For people only: it compares the clocks of two hosts. `checkpoint.control.watch` decides whether to wait for a run."""
     if heartbeat is not None and not heartbeat.ended:
-        return "RUNNING" if now - heartbeat.at < patience else "LOST"
+        silent = now - heartbeat.at >= heartbeat.patience(patience / 1e6) * 1e6
+        return "LOST" if gone or silent else "RUNNING"
     return "IDLE" if log.chain or log.trace else "CREATED"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from stateflow.checkpoint.control import (
+    Heartbeat,
     Progress,
     StopRequest,
+    beat,
     read_heartbeat,
     read_progress,
     refuse_while_live,
@@ -18,6 +21,8 @@ from stateflow.checkpoint.control import (
     stop_requested,
     watch,
 )
+from stateflow.checkpoint.occupancy import Occupancy
+from stateflow.driver.run_state import Lost, Running, RunObservation, run_state
 from stateflow.errors import BusyError
 from stateflow.format.records import Owner
 from tests.memory_store import MemoryStore
@@ -74,6 +79,40 @@ def test_a_counter_that_stands_still_is_death_after_the_whole_patience(world: Wo
     watcher = Watcher(lambda: heartbeat(world, 1))
     assert not alive(world, watcher, patience=10)
     assert watcher.time == 10.0
+
+
+def test_a_run_that_beats_rarely_is_given_three_of_its_intervals_whatever_the_watchers_patience(
+    world: World,
+) -> None:
+    epoch = world.log().newest_epoch
+    rare = Heartbeat(epoch=epoch, counter=1, owner=Owner(run="A"), interval=15_000_000)
+    beat(world.store, world.layout, rare)
+    watcher = Watcher()
+    assert not alive(world, watcher, patience=10)
+    assert watcher.time == 45.0
+
+    def beats() -> None:
+        if watcher.time == 15.0:
+            beat(world.store, world.layout, msgspec.structs.replace(rare, counter=2))
+
+    watcher = Watcher(beats)
+    assert alive(world, watcher, patience=10)
+    assert watcher.time == 15.0
+
+
+def test_a_run_that_beats_rarely_is_lost_to_nobody_before_it_could_have_beaten(world: World) -> None:
+    epoch = world.log().newest_epoch
+    rare = Heartbeat(epoch=epoch, counter=1, owner=Owner(run="A"), interval=15_000_000)
+    beat(world.store, world.layout, rare)
+    watcher = Watcher()
+    looks = Occupancy(world.store, world.layout, Owner(run="B"), patience=10, monotonic=watcher.monotonic)
+    assert looks.look() is not None
+    watcher.time = 44.0
+    assert looks.look() is not None
+    watcher.time = 45.0
+    assert looks.look() is None
+    for silence, state in ((44.0, Running), (46.0, Lost)):
+        assert isinstance(run_state(RunObservation(None, rare, silence), 10.0), state)
 
 
 def test_a_run_that_said_it_ended_or_never_beat_is_not_waited_for(world: World) -> None:

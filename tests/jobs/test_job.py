@@ -69,6 +69,32 @@ def test_a_run_whose_process_is_dead_is_lost_at_once_and_no_stop_waits_for_it(tm
     assert job.status().status == "LOST"
 
 
+def test_a_run_that_beats_rarely_is_alive_to_every_verb_between_two_of_its_heartbeats(tmp_path: Path) -> None:
+    made = made_job(tmp_path, ended=False)
+    made.beat(2, at=T0, interval=15_000_000)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        made.beat(2 + int(now[0] / 15), at=T0 + round(now[0] * 1e6), interval=15_000_000)
+
+    job = sf.Job(
+        str(tmp_path),
+        "orders",
+        heartbeat_timeout=10,
+        monotonic=lambda: now[0],
+        sleep=sleep,
+        clock=lambda: T0 + round(now[0] * 1e6),
+    )
+    for verb in (job.delete, lambda: job.rescale(2)):
+        with refused(sf.BusyError, "'orders'", "is alive", "`stateflow stop orders`"):
+            verb()
+    now[0] += 14.0
+    assert job.status().status == "RUNNING"
+    with refused(sf.BusyError, "has not ended in 40 s"):
+        job.stop(wait=40)
+
+
 def test_waiting_for_a_stop_uses_the_watchers_own_clock(tmp_path: Path) -> None:
     made = made_job(tmp_path, ended=False)
     now = [0.0]

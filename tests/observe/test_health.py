@@ -311,6 +311,7 @@ def test_a_heart_tells_with_every_beat_when_nothing_was_left(tmp_path: Path) -> 
     heart.beat_once(ended=True)
     after = read_heartbeat(made.store, made.layout, made.writer.epoch)
     assert before is not None
+    assert before.interval == 60_000_000
     assert before.looked_at is None
     assert after is not None
     assert after.looked_at is not None
