@@ -16,12 +16,13 @@ from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read_with_pins
 from stateflow.checkpoint.retention import BY_RULE, YOUNG, Retention, restorable, roots
 from stateflow.checkpoint.statistics import keep_history
-from stateflow.errors import CorruptError, FencedError, StateflowError
+from stateflow.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
-from stateflow.format.records import DeadMark, Pin, Record, encode
+from stateflow.format.records import DeadMark, Pin, Record, decode, encode
 from stateflow.format.references import bases, job_files
 from stateflow.storage.local import held_root
 from stateflow.storage.store import Entry, Store, create_once
+from stateflow.storage.transfer import at_distance
 
 _log = logging.getLogger(__name__)
 
@@ -244,11 +245,16 @@ def _collect(
     withdrawn = tuple(slot for slot in marked if slot not in final_plan.records)
     # Only this collector's marks: another collector may be deleting the record, and its mark warns whoever pins it.
     store.delete([layout.dead(slot, collector) for slot in withdrawn])
+    _free(store, layout, log, pins, collector)
     keep_history(store, layout, log, final_plan.records)
     # The doomed mark comes before the deletion. If this collector dies halfway, the next one finds a record without some
     # of its files and, perhaps, a pin whose maker died too. Without the mark it would have to keep that pin.
     doomed = [slot for slot in final_plan.records if not log.slots[slot].doomed]
-    _mark(store, {layout.doomed(slot, collector): slot for slot in doomed}, collector)
+    if spared := set(doomed) - _doom(store, layout, doomed, collector):
+        store.delete([layout.dead(slot, collector) for slot in sorted(spared)])
+        withdrawn = (*withdrawn, *sorted(spared))
+        confirmed = [slot for slot in final_plan.records if slot not in spared]
+        final_plan = plan(log, pins, retained, chosen=confirmed, files=files, others=others)
     store.delete([file.path for file in final_plan.files])
     undisposed = dispose_all(final_plan.savepoints, dispose) if dispose is not None else {}
     # Only records tell which savepoints were claimed. So a record stays, doomed, while its savepoint could not be deleted.
@@ -314,19 +320,63 @@ def _observed(
     return pins, log
 
 
-def _mark(store: Store, marks: Mapping[str, int], collector: str) -> None:
-    """Creates marks, in any order. Each waits for the disk, so it creates many at once."""
+def _mark(store: Store, marks: Mapping[str, int], collector: str) -> list[int]:
+    """Creates marks, in any order. Each waits for the disk, so it creates many at once. Gives the slots whose mark nobody else had
+    created."""
 
-    def create(path: str) -> None:
-        create_once(store, path, encode(DeadMark(slot=marks[path], collector=collector)))
+    def create(path: str) -> bool:
+        body = encode(DeadMark(slot=marks[path], collector=collector))
+        return create_once(store, path, body) == body
 
     if len(marks) <= _FEW:
-        for path in marks:
-            create(path)
-        return
-    with ThreadPoolExecutor(_MARKERS, "stateflow-marks") as pool:
-        for _ in pool.map(create, marks):
-            pass
+        own = list(map(create, marks))
+    else:
+        with ThreadPoolExecutor(_MARKERS, "stateflow-marks") as pool:
+            own = list(pool.map(create, marks))
+    return [slot for slot, created in zip(marks.values(), own, strict=True) if created]
+
+
+def _doom(store: Store, layout: JobLayout, slots: Collection[int], collector: str) -> set[int]:
+    """Dooms records that this collector has marked. Gives the slots of those that it may delete."""
+    own = _mark(store, {layout.doomed(slot, collector): slot for slot in slots}, collector)
+
+    def is_marked(slot: int) -> bool:
+        try:
+            store.read(layout.dead(slot, collector))
+        except NotFoundError:
+            return False
+        return True
+
+    # Another collector may have freed the record of the mark and, when nobody pinned it any more, have deleted it, with what said so.
+    # A restore in between may have taken over its files.
+    may = {slot for slot, marked in zip(own, at_distance(store, is_marked, own), strict=True) if marked}
+    store.delete([layout.doomed(slot, collector) for slot in own if slot not in may])
+    return may
+
+
+def _free(store: Store, layout: JobLayout, log: Log, pins: Iterable[Pin], collector: str) -> None:
+    """Takes the marks of other collectors off pinned records. One that has died withdraws no mark, and nobody could pin the record again.
+
+    It may as well live, and have seen no pin: then nobody who pins the record now may miss its mark. So the name under which it would
+    doom the record is taken first. Only one of the two can create that.
+    """
+    for slot in sorted({pin.slot for pin in pins}):
+        content = log.slots.get(slot)
+        if content is None or content.record is None or content.doomed:
+            continue
+        for other in content.marks:
+            if other == collector:
+                continue  # withdrawn a moment ago
+            path = layout.doomed(slot, other)
+            there = create_once(store, path, encode(DeadMark(slot=slot, collector=collector)))
+            try:
+                frees = decode(there, DeadMark, path).collector != other
+            except (CorruptError, IncompatibleError) as error:
+                # Whether the other one has doomed the record is not known any more. All else can be collected.
+                _log.warning("the mark on %s stays: %s", layout.slot(slot), error)
+                continue
+            if frees:
+                store.delete([layout.dead(slot, other)])
 
 
 def _is_file_of(job: str, path: str) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
 from stateflow.format.records import (
+    DeadMark,
     EpochClaim,
     JobIdentity,
     Outcome,
@@ -536,12 +537,22 @@ def _read_slot(store: Store, folder: RecordFolder, bodies: BodyCache | None) -> 
             return None
         return found
 
+    def dooms(name: str) -> bool:
+        entry = named[name]
+        try:
+            mark = read_body(store, entry.path, entry.size, DeadMark, bodies)
+        except NotFoundError:
+            return True  # deleted since the listing, behind its record
+        except (CorruptError, IncompatibleError):
+            return False
+        return mark.collector == name.removeprefix("_doomed-")
+
     return SlotContent(
         number=folder.slot,
         record=body("_pending", Record),
         outcome=body("_metadata", Outcome),
         marks=tuple(name.removeprefix("_dead-") for name in named if name.startswith("_dead-")),
-        doomed=any(name.startswith("_doomed-") for name in named),
+        doomed=any(dooms(name) for name in named if name.startswith("_doomed-")),
         paths=tuple(entry.path for entry in folder.entries),
         unreadable=tuple(unreadable),
     )

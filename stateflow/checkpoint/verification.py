@@ -91,6 +91,7 @@ def verify(
         if missing and not _collected_meanwhile(store, layout, record):
             findings += missing
     findings += bases.findings()
+    findings += _forgotten_marks(store, layout, log, pins)
     if log.sound and not damaged and not log.lost:
         findings += _unneeded(store, layout, log, pins, listed)
     findings += [
@@ -250,6 +251,23 @@ def _unneeded(
         )
 
 
+def _forgotten_marks(store: Store, layout: JobLayout, log: Log, pins: list[Pin]) -> Iterator[Finding]:
+    """Marks on pinned records: their collectors have died, or withdraw them in a moment."""
+    for pin in {pin.slot: pin for pin in pins}.values():
+        content = log.slots.get(pin.slot)
+        if content is None or content.record is None or content.doomed:
+            continue
+        for path in (layout.dead(pin.slot, collector) for collector in content.marks):
+            if _is_there(store, path):
+                yield Finding(
+                    "warning",
+                    f"checkpoint {pin.slot} of job {layout.job!r}, which {pin.kind} {pin.name or pin.id} keeps, cannot be restored, since a "
+                    f"collector that was cut off has left {path}: `stateflow gc {layout.job} --yes` takes it away",
+                    path=path,
+                    slot=pin.slot,
+                )
+
+
 def _is_there(store: Store, path: str) -> bool:
     try:
         store.read(path)
@@ -383,7 +401,7 @@ def _file_findings(
 
 def _being_collected(log: Log, record: Record, pins: list[Pin]) -> bool:
     slot = log.slots[record.slot]
-    # A marked record with a pin is not deleted: its collector will withdraw the mark. So the record has to be whole.
+    # A marked record with a pin is not deleted: its collector will withdraw the mark, or the next one. So the record has to be whole.
     return slot.doomed or (bool(slot.marks) and all(pin.slot != record.slot for pin in pins))
 
 

@@ -554,7 +554,8 @@ class SavepointClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class DeadMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `_dead-<collector>`."""
+    """The body of `_dead-<collector>` and of `_doomed-<collector>`. A `_doomed-` that names another collector than its own name does dooms
+    nothing: that one took the name, so that this collector cannot doom the record any more."""
 
     format: int = FORMAT
     slot: Count

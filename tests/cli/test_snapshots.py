@@ -16,11 +16,12 @@ import pytest
 
 from stateflow.checkpoint.log import read_log
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import OperatorListState
+from stateflow.format.records import DeadMark, OperatorListState, encode
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from tests.cli.conftest import Command
 from tests.jobs.made import ORDERS, MadeJob, made_job
+from tests.refusals.refusal import lacking
 
 PIPELINE = f"{ORDERS}:orders"
 
@@ -438,6 +439,23 @@ def test_bad_input_is_one_sentence_with_the_right_code_and_changes_nothing(
     assert words in said.err
     assert "Traceback" not in said.err
     assert files_of(root) == before
+
+
+def test_gc_takes_a_mark_away_that_a_collector_which_was_cut_off_has_left_on_a_tagged_checkpoint(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    job.tag(2, "v1")
+    mark = job.layout.dead(2, "cut-off")
+    job.store.put(mark, encode(DeadMark(slot=2, collector="cut-off")))
+    again = ("tag", "orders", "v2", "--checkpoint", "tag:v1", "--checkpoint-dir", root)
+    assert command(*again).code == 3
+    verify = ("verify", "orders", "--checkpoint-dir", root, "-o", "json")
+    (finding,) = command(*verify).json["findings"]
+    assert (finding["severity"], finding["path"]) == ("warning", mark)
+    assert lacking(finding["text"], ("checkpoint 2", "tag v1", "`stateflow gc orders --yes`")) == []
+    assert command("gc", "orders", "--yes", "--checkpoint-dir", root).code == 0
+    assert command(*verify).json["findings"] == []
+    assert command(*again).code == 0
 
 
 def test_gc_lets_go_of_what_dead_processes_were_reading_and_of_nothing_else(

@@ -187,8 +187,42 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _COLLECTION,
-                "    _mark(store, {layout.doomed(slot, collector): slot for slot in doomed}, collector)\n",
-                "",
+                "    if spared := set(doomed) - _doom(store, layout, doomed, collector):\n",
+                "    if spared := set(()):\n",
+            ),
+        ),
+    ),
+    "freeing pinned records": (
+        (
+            Patch(
+                _COLLECTION,
+                "    _free(store, layout, log, pins, collector)\n    keep_history",
+                "    keep_history",
+            ),
+        ),
+    ),
+    "taking the doom before the mark": (
+        (
+            Patch(
+                _COLLECTION,
+                "            if frees:\n",
+                "            store.delete([path])\n            if there:\n",
+            ),
+        ),
+        (
+            Patch(
+                _COLLECTION,
+                "        return create_once(store, path, body) == body\n",
+                "        return bool(create_once(store, path, body))\n",
+            ),
+        ),
+    ),
+    "looking for the own mark": (
+        (
+            Patch(
+                _COLLECTION,
+                "            store.read(layout.dead(slot, collector))\n",
+                "            return True\n",
             ),
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 
@@ -10,14 +11,15 @@ import pytest
 from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.verification import verify
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import FencedError, NotFoundError
-from stateflow.format.records import Record
+from stateflow.format.records import DeadMark, Record, encode
 from tests.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.moments import at, run
 from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files
 from tests.protocol.turns import Turns
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 
 # Files of a run that is about to decide
 
@@ -275,7 +277,9 @@ def test_a_mark_that_another_collector_withdraws_does_not_free_the_record_for_a_
             ("GC2", "list orders/pins/"),
             ("GC2", "list orders/epochs/"),  # has marked, and has seen no pin
             ("P", f"list {world.layout.slot(old)}"),  # has pinned
-            ("GC1", "the end"),  # sees the pin and withdraws
+            ("GC1", f"delete {world.layout.dead(old, '1')}"),  # sees the pin
+            ("GC2", "delete orders/staged/"),  # has doomed the record
+            ("GC1", "the end"),  # withdraws
             ("P", "the end"),  # looks for marks
         ]
     )
@@ -284,3 +288,163 @@ def test_a_mark_that_another_collector_withdraws_does_not_free_the_record_for_a_
     assert tags == [False]
     assert old not in [r.slot for r in world.log().chain]
     check(world, settled=False)
+
+
+# A mark that its collector does not withdraw
+
+
+def test_a_mark_that_a_dead_collector_has_left_on_a_tagged_record_goes_with_the_next_collection(
+    world: World, store: MemoryStore
+) -> None:
+    old = world.log().checkpoints[0].slot
+    world.claim("last", retained=1)
+
+    def tags_and_dies() -> None:
+        world.tag(old, "v1")
+        at(store, "create", world.layout.dead(old, ""), dies, after=True)
+
+    def dies() -> None:
+        raise CrashError
+
+    at(store, "create", "_dead-", tags_and_dies)
+    with pytest.raises(CrashError):
+        world.collect(1)
+    with refused(NotFoundError, f"checkpoint {old} ", "being collected"):
+        world.tag(old, "v2")
+    [finding] = verify(store, world.layout)
+    assert finding.severity == "warning"
+    assert finding.slot == old
+    assert (
+        lacking(finding.text, ("tag v1", f"{world.layout.slot(old)}_dead-", "`stateflow gc orders --yes`"))
+        == []
+    )
+    world.collect(1)
+    assert verify(store, world.layout) == []
+    world.tag(old, "v2")
+    assert old in [record.slot for record in world.log().checkpoints]
+    for name in ("v1", "v2"):
+        world.untag(name)
+    world.collect(1)
+    assert store.list(world.layout.slot(old)) == []
+    settle(world)
+    check(world, settled=True)
+
+
+def test_a_name_to_doom_by_that_is_damaged_leaves_its_mark_and_stops_nothing(
+    world: World, store: MemoryStore
+) -> None:
+    old, next_one = (record.slot for record in world.log().checkpoints[:2])
+    world.tag(old, "v1")
+    store.put(world.layout.dead(old, "cut-off"), encode(DeadMark(slot=old, collector="cut-off")))
+    store.put(world.layout.doomed(old, "cut-off"), b"damaged")
+    run(world, 2)
+    assert store.list(world.layout.slot(next_one)) == []
+    assert world.layout.dead(old, "cut-off") in [entry.path for entry in store.list(world.layout.slot(old))]
+    assert old in [record.slot for record in world.log().chain]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_record_that_another_collector_frees_of_a_mark_is_not_deleted_by_whose_mark_it_was(
+    world: World, store: MemoryStore, dies: bool
+) -> None:
+    """It has marked the record and seen no pin. Who pins it then takes the pin back, unless another collector comes first and believes
+    the pin. Whether that one dies at any call, the record is whole if the pin holds."""
+    before, first, outcomes = store.snapshot(), world, set()
+    for moment in range(60) if dies else [None]:
+        store = MemoryStore(objects=before)
+        world = World(store)
+        world.ticks, world.sinks = first.ticks, copy_sinks(first)
+        old = world.log().checkpoints[0].slot
+        world.claim("last", retained=1)
+        tags: list[bool] = []
+        at(store, "create", "_doomed-", functools.partial(pinned_and_freed, world, store, old, tags, moment))
+        world.collect(1)
+        check(world, settled=False)
+        world.collect(1)
+        assert (old in [record.slot for record in world.log().chain]) == tags[0]
+        if tags == [True]:
+            world.tag(old, "again")
+        settle(world)
+        check(world, settled=True)
+        outcomes.add(tags[0])
+    assert outcomes == ({True, False} if dies else {True})
+
+
+def pinned_and_freed(
+    world: World, store: MemoryStore, slot: int, tags: list[bool], dies_at: int | None = None
+) -> None:
+    """Between the pin and the look for marks another collector comes by, which may die at one of its calls."""
+    at(store, "list", world.layout.slot(slot), functools.partial(freed, world, store, dies_at))
+    tag_if_possible(world, slot, tags)
+
+
+def freed(world: World, store: MemoryStore, dies_at: int | None) -> None:
+    calls = 0
+
+    def hook(call: Call) -> None:
+        nonlocal calls
+        calls += 1
+        if calls - 1 == dies_at:
+            raise CrashError
+
+    store.before = hook
+    with contextlib.suppress(CrashError):
+        collect(store, world.layout, collector="frees", retained=1, orphans=False)
+    store.before = None
+
+
+def test_of_two_collectors_one_alone_dooms_a_record_or_frees_it(world: World, store: MemoryStore) -> None:
+    old = world.log().checkpoints[0].slot
+    world.claim("last", retained=1)
+    tags: list[bool] = []
+    turns = Turns(
+        world,
+        store,
+        {
+            "GC1": functools.partial(collect, store, world.layout, collector="1", retained=1, orphans=False),
+            "GC2": functools.partial(collect, store, world.layout, collector="2", retained=1, orphans=False),
+            "P": functools.partial(tag_if_possible, world, old, tags),
+        },
+    )
+    played = turns.follow(
+        [
+            ("GC1", f"create {world.layout.doomed(old, '1')}"),  # has seen no pin
+            ("P", f"list {world.layout.slot(old)}"),  # has pinned
+            ("GC2", f"delete {world.layout.dead(old, '1')}"),  # has taken the name
+            ("GC1", "the end"),  # its mark still stands
+            ("GC2", "the end"),
+            ("P", "the end"),
+        ]
+    )
+    assert played.errors == {}
+    assert any(f"GC2: create {world.layout.doomed(old, '1')}" in step for step in played.steps), (
+        played.story()
+    )
+    assert tags == [True]
+    assert old in [record.slot for record in world.log().checkpoints]
+    check(world, settled=False)
+
+
+def test_a_collector_whose_mark_is_gone_deletes_nothing_though_the_record_is_gone_too() -> None:
+    """A restore has taken over what the record names, in a record that the collector does not know."""
+    store = MemoryStore()
+    world = World(store)
+    world.kept_files = 1
+    drain(4)(world)
+    old = world.log().checkpoints[0]
+    world.claim("last", retained=1)
+    tags: list[bool] = []
+
+    def pinned() -> None:
+        pinned_and_freed(world, store, old.slot, tags)
+        restore_if_pinned(world, world.claim("R", retained=1), old, tags)
+        collect(store, world.layout, collector="behind", retained=1, orphans=False)
+        assert store.list(world.layout.slot(old.slot)) == []
+
+    at(store, "create", "_doomed-", pinned)
+    world.collect(1)
+    assert tags == [True]
+    assert world.offset() == offset_of(old)
+    check(world, settled=False)
+    settle(world)
+    check(world, settled=True, gone_back=True)
