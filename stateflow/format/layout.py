@@ -18,9 +18,14 @@ _SEGMENT = re.compile(r"(?:.*/)?statistics/c(\d{8,15})-(\d{1,9})-([0-9a-f]{16})\
 _COPY = "copy-"
 _COPIED_FILE = re.compile(rf"(?:.*/)?shared/e\d+-c\d+-{_COPY}[^/]+\Z")
 _STATE_FILE = re.compile(r"(?:.*/)?(?:shared|staged)/e(\d+)-c(\d+)-[^/]+\Z")
+_ID = "[0-9a-f]{32}"
+"""An attempt to make a savepoint carries such an id in every name. Names of other people's files do not: looser patterns would
+take `state/orders-20261130.csv` for one of a savepoint, and the job `built-orders` for the remains of one."""
 _SAVEPOINT_FILE = re.compile(
-    r"(?:state/[^/]+-\d{6,}(?:\.\w+)?|tables/.+/g\d{5,}-[^/]+\.parquet|built-\w+/shared/e\d+-c\d+-[^/]+)\Z"
+    rf"(?:state/{_ID}-\d{{6,}}(?:\.\w+)?|tables/.+/g\d{{5,}}-{_ID}(?:-\d+-\d+)?\.parquet"
+    rf"|built-{_ID}/(?:shared/e\d+-c\d+-[^/]+|[^/]+-read\.log))\Z"
 )
+_SAVEPOINT_FOLDER = re.compile(rf"(?:state/|tables/.+/[^/]+/|built-{_ID}/.*|)\Z")
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -180,6 +185,11 @@ def savepoint_table_file(operator: str, state: str, first: int, unique: str) -> 
 def is_savepoint_file(path: str) -> bool:
     """Whether a path in a savepoint's folder has a name that only its files have: others are not ours to delete."""
     return _SAVEPOINT_FILE.match(path) is not None
+
+
+def is_savepoint_folder(path: str) -> bool:
+    """Whether a path in a savepoint's folder, with its `/`, is that of a folder with its files, or that folder itself (empty)."""
+    return _SAVEPOINT_FOLDER.match(path) is not None
 
 
 REPLAY_PREFIX = "replay-"

@@ -28,6 +28,7 @@ from stateflow.format.layout import (
     SAVEPOINTS,
     default_savepoint,
     is_savepoint_file,
+    is_savepoint_folder,
 )
 from stateflow.format.records import (
     Owner,
@@ -373,5 +374,6 @@ def unfinished_bytes(store: Store, folder: str = "") -> dict[str, int]:
     sizes: dict[str, int] = {}
     for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, SAVEPOINT_BUILT):
         for inside, size in store.unfinished(f"{top}{part}").items():
-            sizes[inside.removeprefix(top)] = size
+            if is_savepoint_folder(within := inside.removeprefix(top)):
+                sizes[within] = size
     return sizes

@@ -19,6 +19,7 @@ from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
 from tests.jobs.made import MadeJob, made_job
+from tests.jobs.snapshots import DEAD
 from tests.refusals.refusal import refused
 
 
@@ -33,7 +34,7 @@ def used(root: Path, *, batches: int = 6) -> MadeJob:
     ran(StateflowSavepointOperator, name="old", expires=timedelta(microseconds=1))
     half = root / "_savepoints" / "orders" / "half" / "state"
     half.mkdir(parents=True)
-    (half / "attempt-000001.sst").write_bytes(b"half of it")
+    (half / f"{DEAD}-000001.sst").write_bytes(b"half of it")
     return job
 
 

@@ -65,6 +65,11 @@ def options_of(root: str | Path, folder: Path | None = None, **given: Any) -> Op
     return load(code={**own, **given}, env={}, folder=place)
 
 
+def long_id(short: str) -> str:
+    """The id `id7` in the form in which names of a savepoint's files have it."""
+    return f"{int(short.removeprefix('id')):032x}"
+
+
 def before_now(ago: timedelta) -> Callable[[], int]:
     """A clock that is late by so much."""
     return lambda: time.time_ns() // 1000 - ago // timedelta(microseconds=1)
@@ -230,7 +235,7 @@ class JobBuilder:
         place = open_store(str(target), fsync=False) if isinstance(target, str | Path) else target
         return create_native(
             self.store, self.layout, record or self.head(), place, SavepointFacts(name="s", owner=owner or self.owner()),
-            ids=self.ids, clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch", **how,
+            ids=lambda: long_id(self.ids()), clock=self.clock, open_base=self.store_of, scratch=self.folder / "scratch", **how,
         )  # fmt: skip
 
     def store_of(self, base: str) -> Store:

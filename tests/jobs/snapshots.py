@@ -28,11 +28,13 @@ LAYOUT = JobLayout("orders")
 JOB, OTHER = "22222222-orders", "33333333-fraud"
 """Jobs that claim savepoints."""
 SOMEBODY = Owner(run="somebody", user="ann")
+DEAD = "dead" * 8
+"""The id of an attempt to make a savepoint that was killed."""
 _numbers = itertools.count(1)
 
 
 def ids() -> str:
-    return f"id{next(_numbers)}"
+    return f"{next(_numbers):032x}"
 
 
 def clock() -> int:

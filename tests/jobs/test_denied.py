@@ -19,6 +19,7 @@ from stateflow.savepoints.format import verify_savepoint
 from stateflow.storage.roots import open_store
 from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
+from tests.jobs.snapshots import DEAD
 from tests.memory_store import Call, MemoryStore, named_store
 from tests.servers import ObjectServer
 
@@ -207,7 +208,7 @@ def test_what_a_maker_left_who_was_killed_goes_with_a_clean_up_and_nothing_else_
     job = bucket.job()
     kept = job.savepoint(options=bucket.options())
     half = f"{bucket.root}/_savepoints/orders/half"
-    open_store(half, bucket.server.options).put("state/attempt-000001.sst", b"state")
+    open_store(half, bucket.server.options).put(f"state/{DEAD}-000001.sst", b"state")
     bucket.made.store.put("_savepoints/orders/notes/readme.txt", b"not ours")
     assert unfinished_savepoints(job) == [half]
     with pinned(
@@ -232,7 +233,7 @@ def test_a_savepoint_that_is_finished_while_a_clean_up_looks_is_left_alone(
     """Its maker lets go of its pin between the two looks of the clean-up."""
     job = bucket.job()
     store = open_store(f"{bucket.root}/_savepoints/orders/half", bucket.server.options)
-    store.put("state/attempt-000001.sst", b"state")
+    store.put(f"state/{DEAD}-000001.sst", b"state")
 
     def finished(*_: Any) -> list[Any]:
         store.create("_metadata", b"whatever")

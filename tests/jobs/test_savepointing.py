@@ -23,6 +23,7 @@ from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.jobs.builder import options_of
 from tests.jobs.made import PARAMETERS, made_job, orders_pipeline
+from tests.jobs.snapshots import DEAD
 from tests.memory_store import named_store
 from tests.refusals.refusal import refused
 
@@ -129,7 +130,7 @@ class TestCleaningUp:
 
     def left(self, job: Job, name: str) -> str:
         path = default_savepoint("orders", name)
-        job.store.put(f"{path}/state/dead-000001.sst", b"left by a killed try")
+        job.store.put(f"{path}/state/{DEAD}-000001.sst", b"left by a killed try")
         return f"{job.store.url}/{path}"
 
     def test_a_retry_makes_it_where_a_killed_try_had_left_files(

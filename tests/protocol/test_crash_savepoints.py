@@ -25,6 +25,8 @@ from stateflow.savepoints.format import (
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.publish import SavepointFacts
 from tests.in_memory import IN_MEMORY
+from tests.jobs.builder import long_id
+from tests.jobs.snapshots import DEAD
 from tests.memory_store import CrashError, MemoryStore, named_store
 from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files
 from tests.protocol.test_crash_everywhere import FAULTS, Faults, left_to_next, survive
@@ -59,7 +61,7 @@ def make(world: World, target: MemoryStore, max_files: int = 0) -> None:
                 head,
                 target,
                 SavepointFacts(name="one", owner=world.owner()),
-                ids=world.ids,
+                ids=lambda: long_id(world.ids()),
                 clock=world.clock,
                 open_base=named_base,
                 scratch=Path(scratch),
@@ -154,8 +156,8 @@ def crashed(target: MemoryStore) -> MemoryStore:
 
 def leave_leftovers(world: World, target: MemoryStore) -> None:
     """An attempt that died after it had stored two files."""
-    target.put("state/dead-000001.sst", b"left")
-    target.put("state/dead-000002.pack", b"left")
+    target.put(f"state/{DEAD}-000001.sst", b"left")
+    target.put(f"state/{DEAD}-000002.pack", b"left")
 
 
 EVERY_FAULT = list(FAULTS)

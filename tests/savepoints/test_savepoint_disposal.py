@@ -33,9 +33,21 @@ from stateflow.savepoints.format import (
     verify_savepoint,
 )
 from stateflow.storage.local import LocalStore
-from stateflow.storage.store import Store
+from stateflow.storage.store import TEMP, Store
 from tests.jobs.files import objects
-from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, clock, dispose, native, outcome
+from tests.jobs.made import made_job
+from tests.jobs.snapshots import (
+    DEAD,
+    JOB,
+    OTHER,
+    SOMEBODY,
+    checkpoint,
+    claim,
+    clock,
+    dispose,
+    native,
+    outcome,
+)
 from tests.memory_store import Call, MemoryStore, named_store
 from tests.protocol.scenario import World, drain
 from tests.refusals.refusal import refused
@@ -44,7 +56,7 @@ from tests.refusals.refusal import refused
 class TestDisposing:
     def test_nothing_is_left_and_the_bytes_are_told(self, saved: MemoryStore) -> None:
         size = sum(objects(saved).values())
-        saved.put("state/crashed-000001.sst", b"orphan")
+        saved.put(f"state/{DEAD}-000001.sst", b"orphan")
         freed = dispose(saved)
         assert freed > size + 6
         assert objects(saved) == {}
@@ -72,6 +84,28 @@ class TestDisposing:
             dispose(LocalStore(tmp_path))
         assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 2
 
+    def test_names_like_those_of_a_savepoint_are_not_enough(self, tmp_path: Path) -> None:
+        """A job called `built-...` in a checkpoint root, and files that other programs number."""
+        made_job(tmp_path / "root", "built-orders")
+        shared = tmp_path / "root/built-orders/shared"
+        (shared / f"{TEMP}half").write_bytes(b"of a killed run")
+        for path in ("state/orders-20261130.csv", "tables/orders/total/g00000-mine.parquet"):
+            (tmp_path / "data" / path).parent.mkdir(parents=True)
+            (tmp_path / "data" / path).write_bytes(b"mine")
+        for place in ("root", "data"):
+            before = {p: p.read_bytes() for p in (tmp_path / place).rglob("*") if p.is_file()}
+            assert before
+            with refused(NotFoundError, "there is no savepoint", place):
+                dispose(LocalStore(tmp_path / place))
+            assert {p: p.read_bytes() for p in (tmp_path / place).rglob("*") if p.is_file()} == before
+
+    def test_files_of_others_beside_a_savepoint_stay(self, tmp_path: Path) -> None:
+        root, target = LocalStore(tmp_path / "root"), LocalStore(tmp_path / "data")
+        native(root, checkpoint(root), target, tmp_path / "scratch")
+        target.put("state/orders-20261130.csv", b"mine")
+        dispose(target)
+        assert [entry.path for entry in target.list("")] == ["state/orders-20261130.csv"]
+
     @pytest.mark.parametrize("body", [b"rubbish", b"stateflow 99 abc 3\n{}\n\n"])
     def test_what_cannot_be_read_is_not_deleted(self, body: bytes, saved: MemoryStore) -> None:
         saved.put("_metadata", body)
@@ -81,7 +115,9 @@ class TestDisposing:
         assert saved.snapshot() == before
 
     def test_what_an_attempt_that_died_has_left_can_be_disposed_of(self) -> None:
-        store = MemoryStore("saved", {"state/a1-000001.sst": b"12345", "state/a1-000002.pack": b"1"})
+        store = MemoryStore(
+            "saved", {f"state/{DEAD}-000001.sst": b"12345", f"state/{DEAD}-000002.pack": b"1"}
+        )
         assert dispose(store) > 6
         assert objects(store) == {}
 
@@ -191,7 +227,7 @@ class TestWhatIsMeant:
         assert saved.snapshot() == before
         assert self.expecting(saved, read_savepoint(saved).id) > 0
         assert objects(saved) == {}
-        left = MemoryStore("saved", {"state/dead-000001.sst": b"left"})
+        left = MemoryStore("saved", {f"state/{DEAD}-000001.sst": b"left"})
         with refused(NotFoundError, "there is no savepoint"):
             self.expecting(left, "another")
         assert self.expecting(left, "") > 0
@@ -336,7 +372,7 @@ class TestHalvesOfFiles:
         [
             "state/a-000001.sst",
             "tables/balance/total/g00000-a.parquet",
-            "built-a/shared/e1-c1-a.sst",
+            f"built-{DEAD}/shared/e1-c1-a.sst",
             "_metadata",
         ],
     )
@@ -363,13 +399,18 @@ class TestHalvesOfFiles:
         assert place.read("state/a-000001.sst") == b"xy"
 
     def test_what_an_import_was_built_in_goes_too(self) -> None:
-        root = MemoryStore("root", {"_savepoints/orders/one/built-ab12/shared/e1-c1-ab12-3.sst": b"state"})
+        root = MemoryStore("root", {f"_savepoints/orders/one/built-{DEAD}/shared/e1-c1-ab12-3.sst": b"state"})
         assert unfinished(root, "orders") == ["_savepoints/orders/one"]
         store = MemoryStore(
-            "saved", {"built-ab12/shared/e1-c1-ab12-3.sst": b"state", "built-mine/photo.jpg": b"x"}
+            "saved",
+            {
+                f"built-{DEAD}/shared/e1-c1-ab12-3.sst": b"state",
+                f"built-{DEAD}/orders-read.log": b"log",
+                f"built-{DEAD}/photo.jpg": b"x",
+            },
         )
         dispose(store)
-        assert list(objects(store)) == ["built-mine/photo.jpg"]
+        assert list(objects(store)) == [f"built-{DEAD}/photo.jpg"]
 
 
 class TestDisposalByCollection:

@@ -26,7 +26,7 @@ from stateflow.savepoints.format import (
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Store
 from tests.jobs.files import objects, stored
-from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, claim, dispose, native
+from tests.jobs.snapshots import DEAD, JOB, SOMEBODY, checkpoint, claim, dispose, native
 from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, drain
 from tests.refusals.refusal import refused
@@ -97,7 +97,7 @@ class TestListing:
             "_savepoints/orders/a/state/x-000001.sst": b"x",
             "_savepoints/fraud/b/_metadata": body,
             "_savepoints/orders/d/_metadata": body[:-7],
-            "_savepoints/orders/h/state/x-000001.sst": b"x",
+            f"_savepoints/orders/h/state/{DEAD}-000001.sst": b"x",
             "_savepoints/orders/g/_claimed": encode(SavepointClaim(job="", owner=SOMEBODY, savepoint="s")),
             "_savepoints/orders/c/_metadata": body,
             "_savepoints/orders/c/_claimed": encode(
@@ -220,7 +220,7 @@ class TestVerifying:
         assert (severity, "_metadata is not a stateflow record" in text) == ("error", True)
 
     def test_tables_are_files_like_others(self, saved: MemoryStore) -> None:
-        ref = stored(saved, "tables/balance/total/g00000-x.parquet", b"rows")
+        ref = stored(saved, f"tables/balance/total/g00000-{DEAD}.parquet", b"rows")
         file = TableFile(path=ref.path, size=ref.size, xxh3=ref.xxh3, rows=1)
         made = msgspec.structs.replace(
             read_savepoint(saved), kind="canonical", tables={"balance": {"total": (file,)}}
@@ -236,16 +236,16 @@ class TestVerifying:
     def test_what_a_failed_attempt_left_is_a_warning_and_a_disposal_an_error(
         self, saved: MemoryStore
     ) -> None:
-        saved.put("state/crashed-000001.sst", b"orphan")
+        saved.put(f"state/{DEAD}-000001.sst", b"orphan")
         saved.put("state/README", b"somebody else's")
         ((severity, text),) = self.texts(saved)
-        assert (severity, "crashed-000001.sst (6 bytes) is no part of" in text) == ("warning", True)
+        assert (severity, f"{DEAD}-000001.sst (6 bytes) is no part of" in text) == ("warning", True)
         saved.put("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY, savepoint="s")))
         assert [s for s, _ in self.texts(saved)] == ["warning", "error"]
 
     def test_every_finding_is_one_sentence(self, saved: MemoryStore) -> None:
-        saved.put("state/crashed-000001.sst", b"orphan")
-        saved.delete([path for path in objects(saved) if path.endswith(".sst") and "crashed" not in path])
+        saved.put(f"state/{DEAD}-000001.sst", b"orphan")
+        saved.delete([path for path in objects(saved) if path.endswith(".sst") and DEAD not in path])
         found = self.texts(saved)
         assert len(found) > 2
         assert not [text for _, text in found if "\n" in text or text.endswith(".")]
