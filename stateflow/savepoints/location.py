@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import SAVEPOINTS, default_savepoint
-from stateflow.format.references import path_inside
+from stateflow.storage.places import paths_inside
 
 
 def require_fit(url: str, root: str, job: str, is_job: Callable[[str], bool]) -> None:
@@ -14,28 +14,27 @@ def require_fit(url: str, root: str, job: str, is_job: Callable[[str], bool]) ->
 
     Deleting a job deletes everything in its folder, and a job's clean-up may delete whatever is among its savepoints.
     """
-    path = path_inside(url, root) if root else None
-    if path is None:
-        return
-    first, *rest = path.split("/")
-    if first == SAVEPOINTS:
-        if len(rest) == 2 and rest[0] == job and path == default_savepoint(*rest):
-            return
-    elif first != job and not _is_taken(first, is_job):
-        return
-    raise UsageError(
-        f"{url} is no place for a savepoint of job {job!r}: that folder belongs to the checkpoint root {root}; choose a "
-        f"folder outside of it, or {root.rstrip('/')}/{default_savepoint(job, 'NAME')}"
-    )
+    for path in paths_inside(url, root) if root else ():
+        if not _fits(path, job, is_job):
+            raise UsageError(
+                f"{url} is no place for a savepoint of job {job!r}: that folder belongs to the checkpoint root {root}; choose a "
+                f"folder outside of it, or {root.rstrip('/')}/{default_savepoint(job, 'NAME')}"
+            )
 
 
 def require_outside(url: str, root: str, is_job: Callable[[str], bool]) -> None:
     """UsageError when the folder `url`, for files of other programs, belongs to a job, to savepoints or to the root itself."""
-    path = path_inside(url, root)
-    if path is not None and _is_taken(path.split("/")[0], is_job):
+    if any(_is_taken(path.split("/")[0], is_job) for path in paths_inside(url, root)):
         raise UsageError(
             f"{url} is no place for an export: that folder belongs to the checkpoint root {root}; choose a folder outside of it"
         )
+
+
+def _fits(path: str, job: str, is_job: Callable[[str], bool]) -> bool:
+    first, *rest = path.split("/")
+    if first == SAVEPOINTS:
+        return len(rest) == 2 and rest[0] == job and path == default_savepoint(*rest)
+    return first != job and not _is_taken(first, is_job)
 
 
 def _is_taken(first: str, is_job: Callable[[str], bool]) -> bool:

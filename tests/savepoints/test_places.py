@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -9,7 +11,8 @@ from stateflow.checkpoint.log import read_log
 from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.references import as_read, as_stored, path_inside, references
-from stateflow.savepoints.location import require_fit
+from stateflow.savepoints.location import require_fit, require_outside
+from stateflow.storage.roots import open_store
 from tests.jobs.builder import JobBuilder
 from tests.jobs.files import stored
 from tests.jobs.snapshots import checkpoint
@@ -113,3 +116,58 @@ class TestFit:
         named = "'.v1' is not usable" if url.endswith("/.v1") else f"or {ROOT}/_savepoints/{job}/NAME"
         with refused(UsageError, named):
             require_fit(url, ROOT, job, self.is_job)
+
+    @pytest.mark.parametrize(
+        ("url", "root"),
+        [
+            ("s3a://bucket/team/orders/v1", ROOT),
+            ("s3n://bucket/team/_savepoints/fraud/v1/", ROOT),
+            ("S3://bucket/team", "s3a://bucket/team/"),
+            ("webhdfs://node:9870/team/orders/v1", "hdfs://node:8020/team"),
+            ("hdfs:/team/orders/v1", "hdfs://node/team"),
+            ("abfss://box@account.dfs.core.windows.net/team/fraud", "az://box/team"),
+        ],
+    )
+    def test_nor_there_by_another_spelling(self, url: str, root: str) -> None:
+        with refused(UsageError, url, root):
+            require_fit(url, root, "orders", self.is_job)
+        with refused(UsageError, url, root):
+            require_outside(url, root, self.is_job)
+
+    @pytest.mark.parametrize(
+        ("url", "root"),
+        [
+            ("s3a://buckets/team/orders/v1", ROOT),
+            ("gs://bucket/team/orders/v1", ROOT),
+            ("hdfs://other/team/orders/v1", "hdfs://node/team"),
+            ("az://box@other/team/fraud", "az://box@account/team"),
+            ("/bucket/team/orders/v1", ROOT),
+        ],
+    )
+    def test_other_buckets_and_hosts_are_elsewhere(self, url: str, root: str) -> None:
+        require_fit(url, root, "orders", self.is_job)
+        require_outside(url, root, self.is_job)
+
+    def test_what_is_no_url_is_named(self) -> None:
+        with refused(UsageError, "s3://[bucket/v1", "s3://bucket/folder"):
+            require_outside("s3://[bucket/v1", ROOT, self.is_job)
+
+    def test_links_are_followed_on_both_sides(self, tmp_path: Path) -> None:
+        (tmp_path / "root/orders").mkdir(parents=True)
+        (tmp_path / "link").symlink_to("root")
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "root/orders/out").symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "root/free").symlink_to("orders")
+        real, link = (open_store(str(tmp_path / name)).url for name in ("root", "link"))
+        for url, root in (
+            (f"{link}/orders/keep", real),
+            (f"{real}/orders/keep", link),
+            (f"{real}/orders/out/keep", real),
+            (f"{real}/free/keep", real),
+        ):
+            with refused(UsageError, url, root):
+                require_fit(url, root, "orders", self.is_job)
+            with refused(UsageError, url, root):
+                require_outside(url, root, self.is_job)
+        for url, root in ((f"{link}/_savepoints/orders/v1", real), (f"{real}/backups/v1", link)):
+            require_fit(url, root, "orders", self.is_job)

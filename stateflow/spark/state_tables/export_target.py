@@ -9,10 +9,10 @@ from pathlib import Path
 
 from stateflow.checkpoint.log import is_job
 from stateflow.errors import UsageError
-from stateflow.format.references import path_inside
 from stateflow.savepoints.location import require_outside
 from stateflow.spark.state_tables.snapshots import TableSnapshot
 from stateflow.storage.file_urls import file_url
+from stateflow.storage.places import paths_inside
 from stateflow.storage.probe import delta_table_around
 from stateflow.storage.roots import local_folder, open_store
 from stateflow.storage.store import Store
@@ -28,16 +28,13 @@ def require_target(path: str, snapshot: TableSnapshot, *, overwrite: bool) -> No
     Without Spark nothing lists a folder of another host: `require_export` does so later.
     """
     folder = None if _ELSEWHERE.match(path) else local_folder(path)
-    urls = _urls(folder) if folder is not None else (re.sub("^s3[an]://", "s3://", path.rstrip("/")),)
-    root = _root(snapshot)
-    for url in urls:
-        if snapshot.owner is None and path_inside(url, snapshot.origin.url) is not None:
-            raise UsageError(
-                f"{path} is no place for an export: {snapshot.origin.label} is there; choose a folder outside of it"
-            )
-        if root is not None:
-            for root_url in _urls(root.local_root) if root.local_root else (root.url,):
-                require_outside(url, root_url, partial(is_job, root))
+    url = path if folder is None else file_url(folder)
+    if snapshot.owner is None and paths_inside(url, snapshot.origin.url):
+        raise UsageError(
+            f"{path} is no place for an export: {snapshot.origin.label} is there; choose a folder outside of it"
+        )
+    if (root := _root(snapshot)) is not None:
+        require_outside(url, root.url, partial(is_job, root))
     if folder is None:
         return
     if table := delta_table_around(folder):
@@ -67,11 +64,6 @@ def _root(snapshot: TableSnapshot) -> Store | None:
         return snapshot.owner.store
     options = snapshot.options
     return open_store(options.checkpoint_dir, options.storage_options) if options.checkpoint_dir else None
-
-
-def _urls(folder: Path) -> tuple[str, ...]:
-    """With and without the links on the way to it."""
-    return tuple(dict.fromkeys((file_url(folder), file_url(folder.resolve()))))
 
 
 def _names(folder: Path) -> list[str]:
