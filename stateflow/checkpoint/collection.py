@@ -30,8 +30,9 @@ Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
 ANNOUNCED = "announced"
 """Reason for a checkpoint that nobody asked to keep: the newest record announced that it stays."""
-DisposeSavepoint = Callable[[str], None]
-"""Deletes a savepoint by its URL. The job has claimed it, and its records no longer name it."""
+DisposeSavepoint = Callable[[str], str | None]
+"""Deletes a savepoint by its URL. The job has claimed it, and its records no longer name it. It gives why the savepoint stays, if it is
+not the job's to delete in this root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,19 @@ class CollectionReport:
     """Claimed savepoints that no record names any more, and that `dispose` deleted."""
     undisposed: Mapping[str, str] = field(default_factory=dict)
     """Savepoints that `dispose` failed to delete, with the reason. Their records stay for the next collection."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Savepoints that are not the job's to delete in this root, with the reason. No record names them any more."""
     lost: tuple[int, ...] = ()
     """Checkpoints that the retention keeps, and that somebody has deleted."""
 
     @property
     def warnings(self) -> list[str]:
         return [
-            f"{url} stays, and so do the records that name it: {why}" for url, why in self.undisposed.items()
+            *(
+                f"{url} stays, and so do the records that name it: {why}"
+                for url, why in self.undisposed.items()
+            ),
+            *(f"{url} stays: {why}" for url, why in self.left.items()),
         ]
 
 
@@ -256,7 +263,7 @@ def _collect(
         confirmed = [slot for slot in final_plan.records if slot not in spared]
         final_plan = plan(log, pins, retained, chosen=confirmed, files=files, others=others)
     store.delete([file.path for file in final_plan.files])
-    undisposed = dispose_all(final_plan.savepoints, dispose) if dispose is not None else {}
+    undisposed, left = dispose_all(final_plan.savepoints, dispose) if dispose is not None else ({}, {})
     # Only records tell which savepoints were claimed. So a record stays, doomed, while its savepoint could not be deleted.
     removed = tuple(slot for slot in final_plan.records if not _names(log.slots[slot].record, undisposed))
     for slot in removed:
@@ -272,21 +279,25 @@ def _collect(
         files=len(final_plan.files),
         bytes_by_reason=final_plan.bytes_by_reason,
         withdrawn=withdrawn,
-        savepoints=tuple(url for url in final_plan.savepoints if url not in undisposed),
+        savepoints=tuple(url for url in final_plan.savepoints if url not in undisposed and url not in left),
         undisposed=undisposed,
+        left=left,
         lost=log.lost,
     )
 
 
-def dispose_all(savepoints: Iterable[str], dispose: DisposeSavepoint) -> dict[str, str]:
-    """Disposes of each savepoint. Returns those that could not be deleted, with the reason."""
-    failed = {}
+def dispose_all(
+    savepoints: Iterable[str], dispose: DisposeSavepoint
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Disposes of each savepoint. Returns those that could not be deleted, and those that are not the job's to delete, with the reasons."""
+    failed, left = {}, {}
     for url in savepoints:
         try:
-            dispose(url)
+            if why := dispose(url):
+                left[url] = why
         except StateflowError as error:
             failed[url] = str(error)
-    return failed
+    return failed, left
 
 
 def _names(record: Record | None, savepoints: Mapping[str, str]) -> bool:

@@ -84,6 +84,8 @@ def delete(
         call.output.note(
             f"{url}, which the job had claimed, stays: {why}; `stateflow savepoint dispose {url} --yes`, or delete the folder"
         )
+    for url, why in done.left.items():
+        call.output.note(f"{url} stays: {why}")
     call.output.answer(
         {
             "job": job,
@@ -91,7 +93,7 @@ def delete(
             "files": done.files,
             "bytes": done.bytes,
             "savepoints": _listed(gone),
-            "undisposed": done.undisposed,
+            "undisposed": {**done.undisposed, **done.left},
         },
         f"job {job} is deleted: {number(done.files)} files, {size(done.bytes)}"
         f"{f', and the savepoints that it had claimed: {_sizes(gone)}' if gone else ''}; a tombstone stays",

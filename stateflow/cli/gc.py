@@ -142,7 +142,7 @@ def _report(call: Invocation, job: str, cleaned: CleanUp, deletes: str, let_go: 
         "leftovers": plan.leftovers,
         "kept": plan.kept,
         "withdrawn": done.withdrawn if done else [],
-        "undisposed": done.undisposed if done else {},
+        "undisposed": {**done.undisposed, **done.left} if done else {},
     }
     if done is None:
         empty = plan.empty and not (cleaned.expired or cleaned.unfinished or let_go)

@@ -237,8 +237,9 @@ def erase(
     ]
     if plan.not_looked_at:
         lines.append(f"not looked at: {_not_looked_at(plan.not_looked_at)}")
-    if made := sorted(set(done.savepoints) - set(plan.savepoints)):
+    if made := sorted(set(done.savepoints).difference(plan.savepoints, done.left)):
         lines.append(f"made meanwhile, and may hold it: {', '.join(made)}")
+    lines += [f"{url} may hold it, and stays: {why}" for url, why in done.left.items()]
     if plan.feeds:
         lines.append(
             "the tables of its feeds still have its rows; delete them there, and the table's versions that had them (Delta: VACUUM): "

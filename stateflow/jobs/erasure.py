@@ -113,7 +113,9 @@ class Erased:
     report: CollectionReport
     """The report of the collection that deleted the last older checkpoint."""
     savepoints: tuple[str, ...]
-    """The plan's savepoints that are still there, and new ones."""
+    """The plan's savepoints that are still there, new ones, and those that are `left`."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Savepoints that the job has claimed, that may hold the key, and that are not the job's to delete in this root, with the reason."""
 
 
 def plan_erase(
@@ -291,6 +293,7 @@ class _Erasure:
         self.plan, self.owner, self.takeover = plan, owner, takeover
         self.job, self.options = plan.job, plan.options
         self.entries = 0
+        self.left: dict[str, str] = {}
         self.reading = reader_context(plan.options, plan.job.root, plan.job.clock)
 
     def run(self) -> Erased:
@@ -305,7 +308,7 @@ class _Erasure:
         forget_replays(job.store, job.layout)
         sweep_forks(job.store)
         self._forget()
-        return Erased(edited.slot, self.entries, report, _savepoints(job))
+        return Erased(edited.slot, self.entries, report, (*_savepoints(job), *self.left), self.left)
 
     def _refuse_while_copied(self) -> None:
         """Runs before the claim. `_collect` finds readers that begin later."""
@@ -327,6 +330,7 @@ class _Erasure:
                 if pin not in in_use:
                     release(job.store, job.layout, pin.id)
             report = job.collect(retained=1)
+            self.left.update(report.left)
             slots = job.log().slots
             remaining = [n for n in sorted(slots) if n < slot and slots[n].record is not None]
             if not remaining:

@@ -7,7 +7,6 @@ misses its files, and gives up. A savepoint that was made just before the claim 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from types import MappingProxyType
@@ -42,7 +41,6 @@ from stateflow.storage.local import LocalStore, held_root
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import InFolder, Store, create_once
 
-_log = logging.getLogger(__name__)
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -169,7 +167,7 @@ def dispose_claimed(
     """The function that `collect` calls for each savepoint that a job had claimed. `job` is the job's UUID, `root` the URL of
     its root. It does nothing for a savepoint that is gone, or that another job has claimed."""
 
-    def dispose(url: str) -> None:
+    def dispose(url: str) -> str | None:
         # A record gave the URL. Whoever may write to the root could have put a link on the way to the savepoint.
         found = (
             open_base(url, storage_options) if open_base else open_recorded(url, storage_options, root=root)
@@ -177,15 +175,14 @@ def dispose_claimed(
         with suppress(NotFoundError), held_root(found) as store:
             claim = read_savepoint_claim(store)
             if claim is None or claim.job != job:
-                return
+                return None
             if not belongs(claim, root, store.url):
-                _log.warning(
-                    "the savepoint in %s stays: job %r claimed it in %s, of which this root is a copy, or from where it was "
-                    "moved; delete the folder when neither needs it",
-                    store.url, claim.name, claim.root or claim.url,
-                )  # fmt: skip
-                return
+                return (
+                    f"job {claim.name!r} claimed it in {claim.root or claim.url}, of which this root is a copy, or from where it was "
+                    "moved; delete the folder when neither needs it"
+                )
             dispose_savepoint(store, owner=owner, clock=clock, by_job=job)
+        return None
 
     return dispose
 

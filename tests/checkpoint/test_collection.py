@@ -7,6 +7,7 @@ import pytest
 from stateflow.checkpoint.collection import (
     CollectionPlan,
     CollectionReport,
+    DisposeSavepoint,
     candidates,
     collect,
     inspect,
@@ -476,7 +477,7 @@ def restored(world: World) -> World:
     return world
 
 
-def collected(world: World, dispose: Disposal) -> CollectionReport:
+def collected(world: World, dispose: DisposeSavepoint) -> CollectionReport:
     return collect(
         world.store, world.layout, collector=world.ids(), retained=1, orphans=True, dispose=dispose
     )
@@ -501,6 +502,13 @@ def test_a_savepoint_that_cannot_be_disposed_of_keeps_its_record_and_nothing_els
     dispose.mended = True
     assert collected(restored, dispose).savepoints == (STUCK,)
     assert dispose.done == [FINE, STUCK]
+    assert [slot for slot in restored.log().slots if slot < restored.log().floor] == []
+
+
+def test_a_savepoint_that_is_not_the_job_s_to_delete_stays_and_keeps_no_record(restored: World) -> None:
+    report = collected(restored, lambda url: "a copy" if url == STUCK else None)
+    assert (report.savepoints, report.left, report.undisposed) == ((FINE,), {STUCK: "a copy"}, {})
+    assert report.warnings == [f"{STUCK} stays: a copy"]
     assert [slot for slot in restored.log().slots if slot < restored.log().floor] == []
 
 

@@ -356,6 +356,7 @@ def test_a_claimed_savepoint_that_goes_with_its_job_is_named_and_counted(
     for words in ((), ("--yes",)):
         said = command("delete", "copy", "--checkpoint-dir", tmp_path / "copied", *words)
         assert (said.code, place in said.out) == (0, False), said.out
+    assert f"{place} stays: job 'copy' claimed it in {LocalStore(root).url}" in said.err
     assert command("verify", place).code == 0
     said = command("delete", "copy", "--checkpoint-dir", root, "--yes")
     assert said.code == 0

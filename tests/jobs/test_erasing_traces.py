@@ -185,6 +185,28 @@ def test_what_an_earlier_erasure_has_copied_from_a_savepoint_is_written_anew(
     erased(tmp_path)
 
 
+def test_a_savepoint_that_a_moved_root_leaves_behind_is_named_with_the_key_in_it(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    url = job(tmp_path).savepoint("native", options=options(tmp_path), to=str(tmp_path / "mine")).url
+    again = QueriedJob(tmp_path / "root", backend=made.backend)
+    store = open_store(url)
+    claim_savepoint(
+        store, job=again.writer.job, name="orders", owner=ME, clock=again.clock, root=again.store.url
+    )
+    again.record(flat(resolved(read_savepoint(store), store.url)))
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "root").rename(tmp_path / "moved/root")
+    moved = job(tmp_path / "moved")
+    erased = plan_erase(moved, str(KEY), options(tmp_path / "moved")).apply(ME)
+    assert bearers(tmp_path / "mine")
+    assert erased.savepoints == (url,)
+    assert again.store.url in erased.left[url]
+    assert erased.report.savepoints == ()
+    slots = moved.log().slots
+    assert [slot for slot in slots if slot < erased.checkpoint] == [], "the key is in no record that waits"
+
+
 def test_records_that_say_between_which_keys_an_upsert_was_go_with_the_key(
     made: QueriedJob, tmp_path: Path
 ) -> None:
