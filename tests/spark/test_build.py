@@ -11,14 +11,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
+from stateflow.checkpoint.pins import list_pins
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
+from stateflow.savepoints.format import verify_savepoint
 from stateflow.spark.state_tables import build
 from stateflow.spark.state_tables.build import BuildRequest, build_savepoint, still_read
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
+from stateflow.storage.roots import open_store
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 
@@ -370,6 +373,63 @@ def test_what_a_killed_import_has_left_is_found_by_a_clean_up(
     inside = replace(wanted, to=str(bench.folder / "root/begins/made"))
     with refused(UsageError, "is no place", "job 'begins'"):
         build_savepoint(spark, inside)
+
+
+@pytest.mark.parametrize("like", [True, False], ids=["like the job", "like nothing"])
+def test_a_clean_up_leaves_an_import_alone_that_is_being_made(
+    spark: SparkSession, bench: Workbench, like: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pipeline(bench, "first")
+    feed(bench)
+    bench.run(first)
+    options = replace(bench.options(), inline_threshold=0)
+    snapshot = checkpoint_of("first", "latest", options)
+    total = table_frame(spark, snapshot, "sum", "total")
+    place = bench.folder / "root/_savepoints/first/edited"
+    wanted = BuildRequest(
+        first,
+        {"sum": {"total": total}},
+        str(place),
+        options,
+        ME,
+        like=snapshot if like else None,
+        kind="native",
+    )
+    make, looks = build.create_native, []
+
+    def beside_a_clean_up(*given: Any, **how: Any) -> Any:
+        looks.append([path for path in place.rglob("*") if path.is_file()])
+        assert dispose_unfinished(job(bench, "first")) == {}
+        return make(*given, **how)
+
+    monkeypatch.setattr(build, "create_native", beside_a_clean_up)
+    build_savepoint(spark, wanted)
+    assert all(looks)
+    assert [f.text for f in verify_savepoint(open_store(str(place)), deep=True)] == []
+    assert list_pins(job(bench, "first").store, job(bench, "first").layout) == []
+
+
+def test_nothing_is_imported_to_where_a_clean_up_deletes_what_a_deleted_job_has_left(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    first = pipeline(bench, "first")
+    feed(bench)
+    bench.run(first)
+    made = job(bench, "first").savepoint("native", options=bench.options())
+    job(bench, "first").delete()
+    like = savepoint_at(made.url, bench.options())
+    total = table_frame(spark, like, "sum", "total")
+    wanted = BuildRequest(
+        first,
+        {"sum": {"total": total}},
+        str(bench.folder / "root/_savepoints/first/edited"),
+        bench.options(),
+        ME,
+        like=like,
+    )
+    with refused(UsageError, "job 'first' is deleted", "choose a folder outside of"):
+        build_savepoint(spark, wanted)
+    build_savepoint(spark, replace(wanted, to=str(bench.folder / "edited")))
 
 
 def test_an_operator_has_not_read_the_feed_of_a_state_that_is_made_anew() -> None:

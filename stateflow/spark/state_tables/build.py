@@ -19,7 +19,8 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.log import is_job
+from stateflow.checkpoint.log import is_job, read_epochs, read_log
+from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import first_assignment
 from stateflow.compatibility.non_restored import non_restored
 from stateflow.compatibility.states import (
@@ -31,7 +32,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
-from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
+from stateflow.format.layout import LAST_EPOCH, SAVEPOINT_BUILT, SAVEPOINTS, JobLayout
 from stateflow.format.records import (
     FileRef,
     OperatorState,
@@ -63,6 +64,7 @@ from stateflow.state.backends.choice import open_backend
 from stateflow.state.tabular import TIMERS, tables_of
 from stateflow.storage.files import inline, upload_file
 from stateflow.storage.local import held_root
+from stateflow.storage.places import paths_inside
 from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
@@ -116,6 +118,7 @@ def build_savepoint(spark: SparkSession, request: BuildRequest) -> Savepoint:
     building = f"{SAVEPOINT_BUILT}{_new_id()}"
     storage = task_storage(options, request.to, building, 1, slot)
     with ExitStack() as stack:
+        _hold_clean_ups_back(stack, request, store, root, job)
         stack.callback(_remove_build, store, building)
         if like is not None:
             stack.enter_context(like.pinned(request.owner, _new_id, _micros, f"read to build {request.to}"))
@@ -207,6 +210,38 @@ def _uploaded(store: Store, path: str, log: bytes) -> FileRef:
         local = Path(folder, "0")
         local.write_bytes(log)
         return upload_file(store, path, local, "0/0")
+
+
+def _hold_clean_ups_back(
+    stack: ExitStack, request: BuildRequest, store: Store, root: Store | None, job: str
+) -> None:
+    """A clean-up of a job deletes what is unfinished among its savepoints, unless a pin says that somebody makes one. So an import in
+    there pins the job's newest checkpoint, whatever it is made like. Nothing can pin a deleted job."""
+    if root is None or not any(
+        path.startswith(f"{SAVEPOINTS}/") for path in paths_inside(store.url, root.url)
+    ):
+        return
+    layout = JobLayout(job)
+    if LAST_EPOCH in read_epochs(root, layout):
+        raise UsageError(
+            f"{store.url} is no place for a new savepoint: job {job!r} is deleted, and a clean-up deletes what is unfinished there; choose a "
+            f"folder outside of {root.url}/{SAVEPOINTS}"
+        )
+    head = read_log(root, layout).head
+    if head is not None:
+        what = f"import into {store.url}"
+        stack.enter_context(
+            pinned(
+                root,
+                layout,
+                head.slot,
+                kind="savepoint",
+                owner=request.owner,
+                ids=_new_id,
+                clock=_micros,
+                reason=what,
+            )
+        )
 
 
 def _remove_build(store: Store, building: str) -> None:
