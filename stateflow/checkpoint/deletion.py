@@ -29,6 +29,8 @@ class Deleted:
     """Claimed savepoints that could not be deleted, with the reason."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Claimed savepoints that are not the job's to delete in this root, with the reason."""
+    unfinished: Mapping[str, int] = field(default_factory=dict)
+    """Savepoints in the root that killed makers had left, and that were deleted with the job, each with its bytes."""
 
 
 def is_deleted(store: Store, layout: JobLayout, uuid: str) -> bool:

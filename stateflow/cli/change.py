@@ -86,6 +86,8 @@ def delete(
         )
     for url, why in done.left.items():
         call.output.note(f"{url} stays: {why}")
+    for url, count in done.unfinished.items():
+        call.output.note(f"{url}, a savepoint that was never finished, is deleted, too: {size(count)}")
     call.output.answer(
         {
             "job": job,
@@ -94,6 +96,7 @@ def delete(
             "bytes": done.bytes,
             "savepoints": _listed(gone),
             "undisposed": {**done.undisposed, **done.left},
+            "unfinished_savepoints": _listed(dict(done.unfinished)),
         },
         f"job {job} is deleted: {number(done.files)} files, {size(done.bytes)}"
         f"{f', and the savepoints that it had claimed: {_sizes(gone)}' if gone else ''}; a tombstone stays",

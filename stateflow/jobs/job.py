@@ -7,6 +7,7 @@ DAG files load this module and must start fast.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -42,10 +43,16 @@ from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options, load
 from stateflow.config.retention_rule import NO_RULE, RetentionRule
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Prepared, Record
-from stateflow.jobs.savepoints import MadeSavepoint, SavepointKind, SavepointRequest, create_savepoint
+from stateflow.jobs.savepoints import (
+    MadeSavepoint,
+    SavepointKind,
+    SavepointRequest,
+    create_savepoint,
+    dispose_unfinished,
+)
 from stateflow.jobs.stopping import Stopped, stop_job
 from stateflow.names import with_options
 from stateflow.observe.status import JobStatus, status_of
@@ -68,6 +75,8 @@ if TYPE_CHECKING:
     from stateflow.restore.together import RestoreTogether
     from stateflow.spark.runner import RunReport
     from stateflow.spark.sinks.sink_versions import DeliveredSlot
+
+_log = logging.getLogger(__name__)
 
 PERMISSION = "allow_non_restored_state"
 """What callers give beside the fields of a request. The pipeline carries it to where it is compared with its state."""
@@ -450,7 +459,7 @@ class Job(JobHandle):
                 if not exists:
                     raise job.unknown()
                 job.refuse_while_live(job.owner(), takeover=takeover)
-            return delete_job(
+            deleted = delete_job(
                 job.store,
                 job.layout,
                 owner=job.owner(note),
@@ -459,6 +468,12 @@ class Job(JobHandle):
                 # The job's identity is deleted last: a job without one has no savepoint left.
                 dispose=job._disposal() if exists else lambda url: None,
             )
+            try:
+                return replace(deleted, unfinished=dispose_unfinished(job))
+            except StateflowError as error:
+                # The job is deleted. A clean-up of any other job in the root tries again.
+                _log.warning("what was unfinished among the savepoints of deleted jobs stays: %s", error)
+                return deleted
 
     def history_of(
         self,

@@ -11,13 +11,13 @@ from typing import Literal
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
-from stateflow.checkpoint.log import is_job, list_jobs
+from stateflow.checkpoint.log import is_job, list_jobs, read_epochs
 from stateflow.checkpoint.names import parse, require_checkpoint, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
-from stateflow.format.layout import SAVEPOINTS, checked_name, default_savepoint
+from stateflow.format.layout import LAST_EPOCH, SAVEPOINTS, JobLayout, checked_name, default_savepoint
 from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.observe.status import decoded_offsets
 from stateflow.savepoints.dispose import dispose_savepoint
@@ -228,16 +228,34 @@ def dispose_expired(job: JobHandle) -> dict[str, int]:
 
 
 def unfinished_savepoints(job: JobHandle, without: Collection[str] = ()) -> list[str]:
-    """URLs in the job's root where the making or the disposal of a savepoint was cut off. Nothing there is visible.
+    """URLs in the job's root where the making or the disposal of a savepoint was cut off: the job's, and those of deleted jobs. Nothing
+    there is visible.
 
-    Empty while somebody makes a savepoint: its maker holds a pin from before the first file until after `_metadata`. That
+    None of a job while somebody makes a savepoint: its maker holds a pin from before the first file until after `_metadata`. That
     is why it lists the folders before the pins, and again after them. The pins `without` count as released.
     """
-    before = unfinished(job.store, job.name)
-    pins = (pin for pin in list_pins(job.store, job.layout) if pin.id not in without)
-    if not before or any(pin.kind == "savepoint" for pin in pins):
+    gone = sorted(name for name in job.store.folders(f"{SAVEPOINTS}/") if _is_deleted(job.store, name))
+    names = [job.name, *(name for name in gone if name != job.name)]
+    return [f"{job.store.url}/{path}" for name in names for path in _unfinished(job.store, name, without)]
+
+
+def _unfinished(store: Store, name: str, without: Collection[str]) -> list[str]:
+    before = unfinished(store, name)
+    if not before:
         return []
-    return [f"{job.store.url}/{path}" for path in unfinished(job.store, job.name) if path in before]
+    pins = (pin for pin in list_pins(store, JobLayout(name)) if pin.id not in without)
+    if any(pin.kind == "savepoint" for pin in pins):
+        return []
+    return [path for path in unfinished(store, name) if path in before]
+
+
+def _is_deleted(store: Store, name: str) -> bool:
+    """Whether a tombstone says that the job is gone. A job that is only not there yet may get its first savepoint from an import."""
+    try:
+        layout = JobLayout(name)
+    except UsageError:  # somebody else's folder
+        return False
+    return LAST_EPOCH in read_epochs(store, layout)
 
 
 def dispose_unfinished(job: JobHandle) -> dict[str, int]:

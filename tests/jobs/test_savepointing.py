@@ -144,6 +144,26 @@ class TestCleaningUp:
         assert read_savepoint(open_store(one)).owner == OWNER
         assert [f for f in verify_savepoint(open_store(one), deep=True) if f.severity == "error"] == []
 
+    def test_what_a_killed_try_left_goes_when_its_job_is_deleted(self, job: Job) -> None:
+        half = self.left(job, "half")
+        assert job.delete().unfinished.keys() == {half}
+        assert job.store.list("_savepoints/") == []
+
+    def test_or_with_a_clean_up_of_any_other_job_then_and_not_before(self, job: Job, tmp_path: Path) -> None:
+        other = made_job(str(tmp_path / "root"), "other").opened()
+        self.left(job, "half")
+        new = other.store.url + "/" + default_savepoint("new", "first")
+        open_store(new).put(f"state/{DEAD}-000001.sst", b"of an import for a job that is to be")
+        other.store.put("_savepoints/.theirs/notes", b"mine")
+        assert savepointing.unfinished_savepoints(other) == []
+        job.delete()
+        half = self.left(job, "half")
+        assert savepointing.unfinished_savepoints(other) == [half]
+        assert list(savepointing.dispose_unfinished(other)) == [half]
+        assert sorted(entry.path for entry in other.store.list("_savepoints/")) == [
+            "_savepoints/.theirs/notes", f"_savepoints/new/first/state/{DEAD}-000001.sst"
+        ]  # fmt: skip
+
     def test_one_that_never_expires_is_made_where_an_expired_one_was(
         self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
