@@ -23,6 +23,7 @@ from stateflow.format.layout import (
     is_savepoint_file,
 )
 from stateflow.format.records import Owner, SavepointClaim, decode, encode
+from stateflow.masking import masked
 from stateflow.savepoints.format import (
     belongs,
     claim_is,
@@ -41,6 +42,7 @@ from stateflow.storage.local import LocalStore, held_root
 from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import InFolder, Store, create_once
 
+_SHOWN = 200
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -209,9 +211,15 @@ def _claim_for_disposal(
                 return created
             continue
         claim = decode(body, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
-        may = expect is None and _of_deleted_job(store, claim, storage_options, root)
-        if claim.job != by_job and not may:
-            raise claimed_error(store, claim)
+        if claim.job != by_job:
+            # Who has looked before is not to take what a job has claimed since.
+            refusal = (
+                claimed_error(store, claim)
+                if expect is not None
+                else _refusal(store, claim, storage_options, root)
+            )
+            if refusal is not None:
+                raise refusal
         if expect:
             raise claimed_error(store, claim)  # by another disposal, perhaps of another savepoint
         if by_job or not _names_another(store, claim):
@@ -247,28 +255,39 @@ def _names_another(store: Store, claim: SavepointClaim) -> bool:
     return savepoint.id != claim.savepoint and is_whole(store, savepoint)
 
 
-def _of_deleted_job(
+def _refusal(
     store: Store, claim: SavepointClaim, storage_options: Mapping[str, str], now: Store | None
-) -> bool:
-    """Whether the job that claimed the savepoint was deleted, in its root or in `now`, to which that was moved. False when its root cannot be
-    read, or a copy of it has the job."""
+) -> StateflowError | None:
+    """The error for a savepoint that somebody has claimed. None when that is a job that was deleted, in its root or in `now`, to which that
+    was moved. When its root cannot be read, or a copy of it has the job, nobody knows that the job is gone."""
+    refusal = claimed_error(store, claim)
     if not claim.job or not claim.root:
-        return False
+        return refusal
     layout = JobLayout(claim.name)
+    if now is not None and now.url == claim.root:
+        # Whoever runs the command has named this root. The claim in the savepoint may be anybody's.
+        return None if is_deleted(now, layout, claim.job) else refusal
     try:
         root = open_recorded(claim.root, storage_options, root=store.url)
-        if is_deleted(root, layout, claim.job):
-            return True
-        return now is not None and not root.list(layout.folder) and is_deleted(now, layout, claim.job)
+    except CorruptError:
+        return UsageError(
+            f"{refusal}; whether it has been is not known, since the savepoint alone names its root: if that root is yours, let the command look "
+            f"there with --checkpoint-dir {masked('', claim.root)[:_SHOWN]!r}"
+        )
+    try:
+        gone = is_deleted(root, layout, claim.job) or (
+            now is not None and not root.list(layout.folder) and is_deleted(now, layout, claim.job)
+        )
     except StateflowError:
-        return False
+        return refusal
+    return None if gone else refusal
 
 
 def require_free(store: Store, storage_options: Mapping[str, str], root: Store | None) -> None:
     """The error that `dispose_savepoint` would raise for a savepoint that a job has claimed, before anybody has said yes."""
     claim = read_savepoint_claim(store)
-    if claim is not None and claim.job and not _of_deleted_job(store, claim, storage_options, root):
-        raise claimed_error(store, claim)
+    if claim is not None and claim.job and (refusal := _refusal(store, claim, storage_options, root)):
+        raise refusal
 
 
 def _replaced(store: Store) -> UsageError:

@@ -22,7 +22,7 @@ from stateflow.errors import (
 )
 from stateflow.format import records
 from stateflow.format.records import Savepoint, SavepointClaim, decode, encode
-from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint, size_of
+from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint, require_free, size_of
 from stateflow.savepoints.format import (
     claim_savepoint,
     read_savepoint,
@@ -32,8 +32,10 @@ from stateflow.savepoints.format import (
     unfinished,
     verify_savepoint,
 )
+from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import TEMP, Store
+from tests.fake_hdfs import FakeHdfs
 from tests.jobs.files import objects
 from tests.jobs.made import made_job
 from tests.jobs.snapshots import (
@@ -340,6 +342,34 @@ class TestDeletedJobs:
             claim(saved, OTHER, "fraud")
         assert saved.snapshot() == before
         assert dispose(saved) > 0
+        assert objects(saved) == {}
+
+    def test_a_root_whose_service_only_the_savepoint_names_is_looked_into_when_it_is_named(
+        self, saved: MemoryStore
+    ) -> None:
+        """A claim in a savepoint may be a stranger's, so its root in another HDFS is not asked with anybody's credentials."""
+        root = HdfsStore("hdfs://nn/root", {"hdfs_user": "me"}, web=FakeHdfs(), pause=lambda _: None)
+        world = World(root)
+        drain(1)(world)
+        identity = world.log().identity
+        assert identity is not None
+        claim_savepoint(
+            saved, job=identity.uuid, name=world.layout.job, owner=SOMEBODY, clock=clock, root=root.url
+        )
+
+        def look(now: Store | None) -> None:
+            require_free(saved, {}, now)
+            dispose_savepoint(saved, owner=SOMEBODY, clock=clock, root=now)
+
+        with refused(UsageError, "was claimed by job", "--checkpoint-dir 'hdfs://nn/root'"):
+            look(None)
+        with refused(UsageError, "was claimed by job") as error:
+            look(root)
+        assert "--checkpoint-dir" not in str(error.value)
+        self.delete(world)
+        with refused(UsageError, "--checkpoint-dir 'hdfs://nn/root'"):
+            look(MemoryStore("another"))
+        look(root)
         assert objects(saved) == {}
 
     def test_a_job_of_that_name_or_at_another_place_says_nothing(
