@@ -34,7 +34,7 @@ def pin(
     """Pins a record. Raises and leaves no pin when the record is being collected or does not exist."""
     if kind == "tag":
         checked_name("tag", name)
-        if any(p.kind == "tag" and p.name == name for p in list_pins(store, layout)):
+        if name in tags(store, layout):
             raise UsageError(
                 f"job {layout.job!r} has a tag {name!r} already: remove it first or choose another name"
             )
@@ -55,7 +55,19 @@ def pin(
     if marked or _writer(store, layout, slot) != writer:
         release(store, layout, new_pin.id)
         raise _not_pinned(layout, slot)
+    if kind == "tag" and _is_taken(store, layout, new_pin):
+        release(store, layout, new_pin.id)
+        raise UsageError(
+            f"somebody else has made a tag {name!r} of job {layout.job!r} at the same moment: `stateflow show {layout.job}` lists the tags; if "
+            "it is not among them, tag again"
+        )
     return new_pin
+
+
+def _is_taken(store: Store, layout: JobLayout, mine: Pin) -> bool:
+    """Whether another tag has the name. Of two that are made at once, whoever has created his second finds the first here. If both find
+    each other, neither stays: that is better than two checkpoints of one name."""
+    return any(p.kind == "tag" and p.name == mine.name and p.id != mine.id for p in list_pins(store, layout))
 
 
 def release(store: Store, layout: JobLayout, pin_id: str) -> None:
@@ -76,9 +88,14 @@ def list_pins(store: Store, layout: JobLayout, *, cache: BodyCache | None = None
 
 
 def tags(store: Store, layout: JobLayout) -> dict[str, Pin]:
-    """Tags by name. If two were made at once under one name, the lower id wins."""
+    """Tags by name."""
+    return tags_among(list_pins(store, layout))
+
+
+def tags_among(pins: Iterable[Pin]) -> dict[str, Pin]:
+    """Tags by name. If two were made at once under one name, the lower id wins, wherever somebody looks."""
     by_name: dict[str, Pin] = {}
-    for tag in sorted(list_pins(store, layout), key=lambda p: p.id):
+    for tag in sorted(pins, key=lambda p: p.id):
         if tag.kind == "tag":
             by_name.setdefault(tag.name, tag)
     return by_name

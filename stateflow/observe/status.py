@@ -14,6 +14,7 @@ import msgspec
 
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.pins import tags_among
 from stateflow.checkpoint.statistics import HistoryLine, Summary, held, summary
 from stateflow.format.instants import END_OF_TIME
 from stateflow.format.records import (
@@ -204,7 +205,7 @@ def status_of(
         operators=[_operator(uid, head) for uid in head.operators] if head else [],
         sources=[_source(uid, s) for uid, s in head.sources.items()] if head else [],
         sinks=_sinks(log, head),
-        tags={p.name: p.slot for p in pins if p.kind == "tag"},
+        tags={p.name: p.slot for p in sorted(tags_among(pins).values(), key=lambda p: (p.slot, p.at, p.id))},
         pins=[_pin(p) for p in pins if p.kind != "tag"],
         parameters=dict(head.parameters) if head else {},
         versions=dict(head.versions) if head else {},

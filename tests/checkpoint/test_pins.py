@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 
 from stateflow.checkpoint.pins import list_pins, pinned, release, tags
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import DeadMark, encode
+from stateflow.observe.status import status_of
 from tests.memory_store import Call, MemoryStore
 from tests.protocol.scenario import World, check, drain
 from tests.refusals.refusal import refused
@@ -52,6 +55,49 @@ def test_a_tag_name_is_used_once(world: World) -> None:
     with refused(UsageError, "has a tag 'v1' already"):
         world.tag(slot, "v1")
     assert len(list_pins(world.store, world.layout)) == 1
+
+
+def test_of_two_tags_of_one_name_at_once_one_stays_or_none(world: World) -> None:
+    """At every call of the one, somebody else makes the other."""
+    first, second = (checkpoint.slot for checkpoint in world.log().checkpoints)
+    store = world.store
+    assert isinstance(store, MemoryStore)
+    alone = store.snapshot()
+    begin = len(store.calls)
+    world.tag(first, "v1")
+    calls, told = len(store.calls) - begin, set()
+    for at in range(calls):
+        store.restore(alone)
+        begin = len(store.calls)
+        made: list[int] = []
+
+        def other(call: Call, at: int = at, begin: int = begin, made: list[int] = made) -> None:
+            if call.number == begin + at:
+                store.before = None
+                with suppress(UsageError):
+                    made.append(world.tag(second, "v1").slot)
+
+        store.before = other
+        with suppress(UsageError):
+            made.append(world.tag(first, "v1").slot)
+        assert store.before is None
+        assert [pin.slot for pin in list_pins(store, world.layout)] == made, at
+        assert len(made) < 2, at
+        told.update(made)
+    assert told == {first, second}
+
+
+def test_two_tags_of_one_name_are_one_checkpoint_wherever_somebody_looks(world: World) -> None:
+    """An older release could make them."""
+    first, second = (checkpoint.slot for checkpoint in world.log().checkpoints)
+    made = [world.tag(slot, name) for slot, name in ((first, "v1"), (second, "v2"))]
+    world.store.delete([world.layout.pin(made[1].id)])
+    world.store.create(world.layout.pin(made[1].id), encode(msgspec.structs.replace(made[1], name="v1")))
+    found = status_of(
+        world.log(), world.store.url, heartbeat=None, progress=None, lines=[], now=0, patience=0,
+        pins=list_pins(world.store, world.layout),
+    )  # fmt: skip
+    assert found.tags == {"v1": tags(world.store, world.layout)["v1"].slot}
 
 
 def test_a_tag_name_is_one_path_segment(world: World) -> None:
