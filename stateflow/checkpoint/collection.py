@@ -308,7 +308,7 @@ def _observed(
     store: Store, layout: JobLayout, cache: BodyCache | None, without: Collection[str] = ()
 ) -> tuple[list[Pin], Log]:
     """The pins, and then the log. Raises when a record that a pin keeps is damaged."""
-    pins = [pin for pin in list_pins(store, layout, cache=cache) if pin.id not in without]
+    pins = list_pins(store, layout, cache=cache, without=without)
     log, damaged = read_with_pins(store, layout, pins, cache=cache)
     log.require_sound()
     for pin in damaged:

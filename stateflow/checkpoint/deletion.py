@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.collection import DisposeSavepoint, dispose_all
 from stateflow.checkpoint.log import read_epoch_claim, read_epochs, read_identity, read_log
-from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.pins import read_pins
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import EpochClaim, Owner, encode
@@ -63,7 +63,8 @@ def _delete(
     clock: Callable[[], int],
     dispose: DisposeSavepoint,
 ) -> Deleted:
-    pins = [pin for pin in list_pins(store, layout) if pin.kind in ("fork", "savepoint")]
+    readable, _ = read_pins(store, layout)  # what cannot be read keeps nobody from deleting the whole job
+    pins = [pin for pin in readable if pin.kind in ("fork", "savepoint")]
     if pins:
         raise UsageError(
             f"job {layout.job!r} cannot be deleted now: {pins[0].kind} by {pins[0].owner.user or pins[0].owner.run} reads "

@@ -4,12 +4,12 @@ output."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
 from stateflow.checkpoint.log import LISTINGS, BodyCache, Log, SlotContent, read_body, read_log
-from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout, checked_name, slot_of
 from stateflow.format.records import Outcome, Owner, Pin, Record, decode, encode
 from stateflow.storage.store import Store, create_once
@@ -75,16 +75,33 @@ def release(store: Store, layout: JobLayout, pin_id: str) -> None:
     store.delete([layout.pin(pin_id)])
 
 
-def list_pins(store: Store, layout: JobLayout, *, cache: BodyCache | None = None) -> list[Pin]:
-    """Every pin, sorted by slot and time. Raises for an unreadable pin, since it may protect anything."""
-    pins = []
+def list_pins(
+    store: Store, layout: JobLayout, *, cache: BodyCache | None = None, without: Collection[str] = ()
+) -> list[Pin]:
+    """Every pin but those with the ids `without`, sorted by slot and time. Raises for an unreadable pin, since it may protect anything."""
+    pins, unreadable = read_pins(store, layout, cache=cache, without=without)
+    for error in unreadable.values():
+        raise error
+    return pins
+
+
+def read_pins(
+    store: Store, layout: JobLayout, *, cache: BodyCache | None = None, without: Collection[str] = ()
+) -> tuple[list[Pin], dict[str, CorruptError | IncompatibleError]]:
+    """The same, and by their ids the pins that cannot be read, with the reason."""
+    pins: list[Pin] = []
+    unreadable: dict[str, CorruptError | IncompatibleError] = {}
     bodies: BodyCache = {} if cache is None else cache
     for entry in store.list(layout.pins):
+        if (pin_id := entry.path.removeprefix(layout.pins)) in without:
+            continue
         try:
             pins.append(read_body(store, entry.path, entry.size, Pin, bodies))
         except NotFoundError:
             continue  # released since the listing
-    return sorted(pins, key=lambda p: (p.slot, p.at, p.id))
+        except (CorruptError, IncompatibleError) as error:
+            unreadable[pin_id] = error
+    return sorted(pins, key=lambda p: (p.slot, p.at, p.id)), unreadable
 
 
 def tags(store: Store, layout: JobLayout) -> dict[str, Pin]:

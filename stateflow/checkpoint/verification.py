@@ -5,6 +5,7 @@ It only reads. Each finding is one sentence that names the thing and the next st
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ import xxhash
 
 from stateflow.checkpoint.collection import unreached
 from stateflow.checkpoint.log import Log, read_epoch_claim, read_epochs
-from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read_with_pins
+from stateflow.checkpoint.pins import damage_of, damage_of_kept, read_pins, read_with_pins
 from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
@@ -50,11 +51,7 @@ def verify(
 
     `open_base` opens a savepoint that the job has claimed, by URL.
     """
-    try:
-        pins = list_pins(store, layout)
-        unreadable_pin: list[Finding] = []
-    except (CorruptError, IncompatibleError) as error:
-        pins, unreadable_pin = [], [Finding("error", str(error))]
+    pins, unreadable = read_pins(store, layout)
     log, damaged = read_with_pins(store, layout, pins)
     if log.identity_is_lost:
         text = (
@@ -71,7 +68,7 @@ def verify(
     listed = [*store.list(layout.shared), *store.list(layout.staged)]
     sizes = {entry.path: entry.size for entry in listed}
     findings = [
-        *unreadable_pin,
+        *(_unreadable_pin(layout, pin_id, error) for pin_id, error in unreadable.items()),
         *_log_findings(store, layout, log),
         *_claim_findings(store, layout, log),
         *(_damaged(layout, pin) for pin in damaged),
@@ -92,7 +89,7 @@ def verify(
             findings += missing
     findings += bases.findings()
     findings += _forgotten_marks(store, layout, log, pins)
-    if log.sound and not damaged and not log.lost:
+    if log.sound and not damaged and not log.lost and not unreadable:
         findings += _unneeded(store, layout, log, pins, listed)
     findings += [
         Finding(
@@ -213,6 +210,18 @@ def _claim_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Findi
                 "store, if that matters",
                 path=layout.epoch(epoch),
             )
+
+
+def _unreadable_pin(layout: JobLayout, pin_id: str, error: StateflowError) -> Finding:
+    path = layout.pin(pin_id)
+    if isinstance(error, IncompatibleError):
+        return Finding("error", str(error), path=path)
+    return Finding(
+        "error",
+        f"{path} cannot be read, and nobody knows which checkpoint it keeps, so that nothing of job {layout.job!r} is deleted: put it back from "
+        f"a copy of the store, or give up what it keeps with `stateflow gc {layout.job} --release {shlex.quote(pin_id)} --yes`",
+        path=path,
+    )
 
 
 def _damaged(layout: JobLayout, pin: Pin) -> Finding:

@@ -9,6 +9,7 @@ import typer
 from stateflow.cli.options import Invocation, JobName, Note, Takeover, Yes, argument, command, flag
 from stateflow.cli.output import Facts, TextTable
 from stateflow.cli.text import number, size
+from stateflow.errors import CorruptError
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
@@ -105,7 +106,6 @@ def delete(
 
 def _show_deletion(call: Invocation, job: Job, claimed: dict[str, int]) -> None:
     entries = job.store.list(job.layout.folder)
-    status = job.status() if job.exists or not entries else None
     body = {
         "job": job.name,
         "deleted": False,
@@ -113,23 +113,29 @@ def _show_deletion(call: Invocation, job: Job, claimed: dict[str, int]) -> None:
         "bytes": sum(e.size for e in entries),
         "savepoints": _listed(claimed),
     }
-    if status is None:
+    if entries and not job.exists:
         again = f"job {job.name} is deleted already; --yes deletes what runs have written there since."
         call.output.answer(body, note=f"Nothing was done: {again}")
         return
-    lost = " Output that is pending is given up." if status.pending else ""
-    facts = Facts(
-        [
-            ("job", job.name),
+    facts: list[tuple[str, object]] = [("job", job.name)]
+    lost = ""
+    try:
+        status = job.status()
+    except CorruptError as error:  # such as an unreadable pin: it keeps nobody from deleting the whole job
+        facts.append(("status", f"not known: {error}"))
+    else:
+        lost = " Output that is pending is given up." if status.pending else ""
+        facts += [
             ("status", status.status),
             ("newest checkpoint", status.head),
             ("pending", ", ".join(map(str, status.pending)) or "none"),
             ("tags", ", ".join(status.tags) or "none"),
-            ("files", f"{number(len(entries))}, {size(sum(e.size for e in entries))}"),
-            ("claimed savepoints", _sizes(claimed) or "none"),
         ]
-    )
-    call.output.answer(body, facts, note=f"Nothing was done: --yes deletes all of it.{lost}")
+    facts += [
+        ("files", f"{number(len(entries))}, {size(sum(e.size for e in entries))}"),
+        ("claimed savepoints", _sizes(claimed) or "none"),
+    ]
+    call.output.answer(body, Facts(facts), note=f"Nothing was done: --yes deletes all of it.{lost}")
 
 
 def _claimed(job: Job) -> dict[str, int]:

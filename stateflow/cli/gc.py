@@ -104,16 +104,18 @@ def gc(
 
 def _let_go(call: Invocation, job: Job, named: Sequence[str], *, yes: bool) -> set[str]:
     """Pins and forks of processes that are gone, and the pins that are named. Gives the ids of the pins."""
-    from stateflow.checkpoint.pins import list_pins, release
+    from stateflow.checkpoint.pins import read_pins, release
     from stateflow.checkpoint.process import this_process
     from stateflow.liveness.stale_pins import stale
     from stateflow.replay.fork import sweep
 
-    pins = list_pins(job.store, job.layout)
-    if unknown := next((each for each in named if each not in {pin.id for pin in pins}), ""):
+    pins, unreadable = read_pins(job.store, job.layout)
+    if unknown := next((each for each in named if each not in {*unreadable, *(pin.id for pin in pins)}), ""):
         raise NotFoundError(
             f"job {job.name!r} has no pin {unknown}: `stateflow show {job.name} -o json` lists them"
         )
+    for error in (error for pin_id, error in unreadable.items() if pin_id not in named):
+        raise error  # it may keep anything; a verification says how to go on
     gone = stale(pins, this_process())
     for pin in gone:
         call.output.log(

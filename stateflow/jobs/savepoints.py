@@ -243,8 +243,7 @@ def _unfinished(store: Store, name: str, without: Collection[str]) -> list[str]:
     before = unfinished(store, name)
     if not before:
         return []
-    pins = (pin for pin in list_pins(store, JobLayout(name)) if pin.id not in without)
-    if any(pin.kind == "savepoint" for pin in pins):
+    if any(pin.kind == "savepoint" for pin in list_pins(store, JobLayout(name), without=without)):
         return []
     return [path for path in unfinished(store, name) if path in before]
 

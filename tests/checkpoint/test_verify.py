@@ -224,7 +224,9 @@ def test_a_pin_of_nothing_is_a_warning_and_an_unreadable_one_an_error(
     store.put(world.layout.pin("p"), encode(Pin(id="p", slot=77, kind="reader", owner=world.owner())))
     assert findings(world) == [("warning", world.layout.pin("p"))]
     store.put(world.layout.pin("q"), b"rubbish")
-    assert [f.severity for f in verify(store, world.layout)] == ["error"]
+    (found,) = verify(store, world.layout)
+    assert (found.severity, found.path) == ("error", world.layout.pin("q"))
+    assert "`stateflow gc orders --release q --yes`" in found.text
 
 
 def test_damaged_lines_of_the_history_are_a_warning(world: World, store: MemoryStore) -> None:

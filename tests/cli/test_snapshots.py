@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -363,6 +364,40 @@ def test_a_claimed_savepoint_that_goes_with_its_job_is_named_and_counted(
     assert f"and the savepoints that it had claimed: {place} (" in said.out
     assert command("delete", "orders", "--checkpoint-dir", root, "-o", "json").json["savepoints"] == []
     assert "claimed savepoints  none" in command("delete", "orders", "--checkpoint-dir", root).out
+
+
+def test_past_a_pin_that_cannot_be_read_leads_what_a_verification_says(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    """Everything that deletes or decides is refused, since the pin may keep anything."""
+    pin = root / "orders/pins" / job.tag(job.head().slot, "v1").id
+    pin.chmod(0o644)
+    pin.write_bytes(b"")
+    at = ("--checkpoint-dir", root)
+    for words in (("gc", "orders", "--yes"), ("show", "orders"), ("savepoint", "create", "orders")):
+        said = command(*words, *at)
+        assert (said.code, "run `stateflow verify" in said.err) == (6, True), said.err
+    said = command("verify", "orders", *at)
+    assert said.code == 6
+    advised = re.search(r"`stateflow (gc orders --release \S+ --yes)", said.err)
+    assert advised is not None, said.err
+    words = advised[1].split()
+    assert command(*words[:-1], *at).code == 0
+    assert pin.exists()
+    assert command(*words, *at).code == 0
+    assert not pin.exists()
+    assert command("verify", "orders", *at).code == 0
+
+
+def test_a_pin_that_cannot_be_read_keeps_nobody_from_deleting_the_job(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    (root / "orders/pins").mkdir(exist_ok=True)
+    (root / "orders/pins/damaged").write_bytes(b"rubbish")
+    said = command("delete", "orders", "--checkpoint-dir", root)
+    assert (said.code, "pins/damaged" in said.out) == (0, True), said.err
+    assert command("delete", "orders", "--yes", "--checkpoint-dir", root).code == 0
+    assert files_of(root / "orders") == {"epochs/99999999"}
 
 
 def test_a_damaged_savepoint_is_told_with_what_is_left_to_do(
