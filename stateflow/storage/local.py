@@ -377,7 +377,9 @@ class LocalStore:
     def _livelock(self, path: str) -> StateflowError:
         if self._held is not None and os.fstat(self._held).st_nlink == 0:
             return NotFoundError(f"the folder {self._root} was removed meanwhile")
-        return UnavailableError(
+        # A folder that is held was there, and one below another root is made without following links.
+        never = _never_made(self._root) if self._held is None and not self._way else None
+        return never or UnavailableError(
             f"{self._at(path).parent} is removed again and again: stop whatever deletes it and run again"
         )
 
@@ -490,6 +492,10 @@ class LocalStore:
                     f"{error.filename} is a symbolic link, and {self.url} holds files and folders only: put what it "
                     "points to in its place, or remove it, and run again"
                 )
+            case errno.ENOTDIR if (standing := no_folder(self._root)) is not None:
+                return NotFoundError(
+                    f"{standing} is no folder, so that nothing can be in {self.url}: check the path"
+                )
             case errno.ENOTDIR | errno.EISDIR:
                 return NotFoundError(f"{path} is not a file in {self.url}: check the path")
             case code if code in _NO_LINKS:
@@ -500,6 +506,32 @@ class LocalStore:
                 return UnavailableError(
                     f"{path} in {self.url} failed ({error.strerror}): check the disk and run again"
                 )
+
+
+def no_folder(root: Path) -> Path | None:
+    """What stands on the way to the folder of a root, or in its place, and is no folder: a file, or a link that leads nowhere."""
+    standing = next((each for each in (root, *root.parents) if os.path.lexists(each)), None)
+    return standing if standing is not None and not standing.is_dir() else None
+
+
+def _never_made(root: Path) -> UsageError | None:
+    """Why nobody can make the folder of a root. None when it can be made, so that somebody must be removing it."""
+    if (standing := no_folder(root)) is not None:
+        return UsageError(
+            f"{standing} leads to {os.path.realpath(standing)}, which is no folder: make that folder, or use another root"
+        )
+    for folder in (*reversed(root.parents), root):
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        except FileNotFoundError:
+            if folder.parent.is_dir():
+                return UsageError(f"no folder can be made in {folder.parent}: use another root than {root}")
+            return None
+        except OSError:
+            return None
+    return None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -53,6 +54,27 @@ def test_a_root_that_is_not_there_yet_is_a_warning_and_is_not_made(tmp_path: Pat
     assert found.verdict == "warn"
     assert "the first run creates it" in found.next_step
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("root", ["afile", "afile/below", "dangling", "dangling/below"])
+def test_a_root_that_nobody_can_make_a_folder_fails(tmp_path: Path, root: str) -> None:
+    (tmp_path / "afile").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    found = findings(tmp_path, checkpoint_dir=str(tmp_path / root))["checkpoint root"]
+    assert found.verdict == "fail"
+    standing = tmp_path / root.partition("/")[0]
+    assert f"{standing} is no folder" in found.found
+    assert ("nowhere" in found.found) == (standing.name == "dangling")
+    assert "checkpoint_dir" in found.next_step
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_root_above_which_nothing_may_be_written_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    found = findings(tmp_path, checkpoint_dir=str(tmp_path / "new/root"))["checkpoint root"]
+    assert (found.verdict, str(tmp_path) in found.next_step) == ("fail", True)
 
 
 def test_a_store_that_does_not_answer_fails_and_is_exit_code_1(

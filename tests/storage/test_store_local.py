@@ -288,3 +288,25 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert store.list("job/") == []
     with pytest.raises(NotFoundError):
         LocalStore(tmp_path.parent).read(tmp_path.name)
+
+
+def test_a_root_that_nobody_can_make_is_not_taken_for_one_that_somebody_removes(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "made").write_bytes(b"state")
+    for root in ("dangling", "dangling/below"):
+        store = LocalStore(tmp_path / root)
+        for act in (lambda: store.create("a", b"x"), lambda: store.upload(tmp_path / "made", "a")):  # noqa: B023
+            with refused(UsageError, str(tmp_path / "dangling"), f"{tmp_path}/nowhere", "make that folder"):
+                act()
+    with refused(UsageError, "/proc", "/proc/no-such-root", "use another root"):
+        LocalStore(Path("/proc/no-such-root")).create("a", b"x")
+    (tmp_path / "nowhere").mkdir()
+    LocalStore(tmp_path / "dangling").create("a", b"x")
+    assert (tmp_path / "nowhere/a").read_bytes() == b"x"
+
+
+def test_a_file_where_a_root_should_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "afile").write_bytes(b"mine")
+    for root in ("afile", "afile/below"):
+        with refused(NotFoundError, f"{tmp_path}/afile is no folder", root):
+            LocalStore(tmp_path / root).create("a", b"x")

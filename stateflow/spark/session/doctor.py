@@ -28,6 +28,7 @@ from stateflow.spark.session.versions import (
     tested,
     with_client,
 )
+from stateflow.storage.local import no_folder
 from stateflow.storage.probe import probe
 from stateflow.storage.roots import open_store
 
@@ -212,9 +213,7 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
         store = open_store(url, options.storage_options, fsync=options.local_fsync)
         folder = store.local_root
         if folder is not None and not folder.is_dir():
-            yield DoctorFinding(
-                "checkpoint root", "warn", f"{folder} does not exist", "the first run creates it"
-            )
+            yield _absent(folder)
             return
         store.list("probe-")
         yield DoctorFinding("checkpoint root", "ok", f"{store.url} can be reached")
@@ -230,6 +229,22 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
     yield DoctorFinding(
         "conditional writes", "ok", "a second create of one path is refused, one after another and at once"
     )
+
+
+def _absent(folder: Path) -> DoctorFinding:
+    """The folder of a root that is none yet, and whether a run can make it."""
+    if (standing := no_folder(folder)) is not None:
+        leads = f", and leads to {os.path.realpath(standing)}, which is none" if standing.is_symlink() else ""
+        return DoctorFinding(
+            "checkpoint root", "fail", f"{standing} is no folder{leads}", "make it one, or set checkpoint_dir to another folder"
+        )  # fmt: skip
+    above = next(each for each in folder.parents if each.is_dir())
+    if not os.access(above, os.W_OK | os.X_OK):
+        return DoctorFinding(
+            "checkpoint root", "fail", f"{folder} does not exist, and nothing may be made in {above}",
+            f"grant the right to write into {above}, or set checkpoint_dir to another folder",
+        )  # fmt: skip
+    return DoctorFinding("checkpoint root", "warn", f"{folder} does not exist", "the first run creates it")
 
 
 def _credentials(family: str, options: Options, env: Mapping[str, str]) -> DoctorFinding:
