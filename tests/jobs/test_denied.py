@@ -235,7 +235,7 @@ def test_a_savepoint_that_is_finished_while_a_clean_up_looks_is_left_alone(
     store = open_store(f"{bucket.root}/_savepoints/orders/half", bucket.server.options)
     store.put(f"state/{DEAD}-000001.sst", b"state")
 
-    def finished(*_: Any) -> list[Any]:
+    def finished(*_: Any, **__: Any) -> list[Any]:
         store.create("_metadata", b"whatever")
         return []
 
