@@ -283,7 +283,7 @@ class ColumnState:
         last = self._last
         if last is None or len(last[0]) != len(parts) or not all(map(_equal, last[0], parts)):
             # What was read is written back next, nearly always under the same keys.
-            last = self._last = (parts, *self._keys.sorted(parts))
+            last = self._last = (list(map(_copied, parts)), *self._keys.sorted(parts))
         self._check_groups(last[1])
         return last[1], last[2]
 
@@ -358,6 +358,11 @@ def _spans(starts: Any, counts: Any, own: Any) -> tuple[Any, Any]:
     numbers = np.repeat(np.arange(len(own)), lengths)
     begins = np.cumsum(lengths) - lengths
     return np.arange(len(numbers)) + np.repeat(starts[own] - begins, lengths), numbers
+
+
+def _copied(part: Any) -> Any:
+    """A column whose memory nobody else has: user code may add to its own numpy array, and Arrow arrays are made of such without a copy."""
+    return pa.concat_arrays([part]) if isinstance(part, pa.Array) else part.copy()
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -304,3 +305,20 @@ def test_instants_are_given_as_datetimes_or_microseconds(tmp_path: Path) -> None
     assert [n for block in state.due(START) for n in sorted(block["n"].to_pylist())] == [1, 2, 3, 4]
     assert not list(state.due(micros - 1))
     assert state.next_due() == micros
+
+
+@pytest.mark.parametrize("made", [np.asarray, pa.array], ids=["numpy", "arrow"])
+@pytest.mark.parametrize("changed", ["keys", "by", "at"])
+def test_an_array_that_user_code_adds_to_names_other_entries(tmp_path: Path, made: Any, changed: str) -> None:
+    """An Arrow array that is made of a numpy array has its memory, and so changes with it."""
+    schema = msgspec.structs.replace(ColumnLayout({"n": int}, by={"place": int}, timed=True).schema(), id=1)
+    state = ColumnState([("k", "int")], schema, GROUPS, "x")
+    state.attach(Shelf(tmp_path, "memory", BACKENDS["memory"]()).open(), range(GROUPS), empty=True)
+    given = {name: np.array([5, 7], dtype=np.int64) for name in ("keys", "by", "at")}
+    for n in range(3):
+        state.put(made(given["keys"]), pa.table({"n": [n, n]}), by=made(given["by"]), at=made(given["at"]))
+        given[changed] += 10
+    found = [row for block in state.due(100) for row in block.to_pylist()]
+    assert sorted(row["n"] for row in found) == [0, 0, 1, 1, 2, 2]
+    named = state.get(made(given["keys"]), by=made(given["by"]), at=made(given["at"]))
+    assert named["n"].to_pylist() == [None, None]
