@@ -1,11 +1,13 @@
-"""An Arrow column as Python values.
+"""An Arrow column as Python values: all user code gets them from here, so that it sees the same whatever calls it.
 
 Arrow's `to_pylist` builds a scalar object per value. Numpy is many times faster, so `to_pylist` remains only for values that
-numpy cannot hold.
+numpy cannot hold, and for what is nested, unless a map is in there, which it would give as a list of pairs, or a time without a zone.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +20,8 @@ Values = list[Any]
 
 
 def values_of(column: Any) -> Values:
-    """A column as Python values: ints, floats, text, aware datetimes, dates, Decimals, lists, dicts, None."""
+    """A column as Python values: ints, floats, text, aware datetimes, dates, Decimals, lists, dicts, None. A time without a zone is one
+    of UTC, as it is everywhere."""
     kind = column.type
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -48,7 +51,7 @@ def _datetimes(column: Any) -> Values:
 def _nullable(column: Any) -> Values:
     kind = column.type
     if pa.types.is_nested(kind):
-        return column.to_pylist()  # type: ignore[no-any-return]
+        return _nested(column)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         # numpy would turn integers with nulls into floats.
         zero = pa.scalar(False if pa.types.is_boolean(kind) else 0, kind)
@@ -56,3 +59,63 @@ def _nullable(column: Any) -> Values:
         valid = pc.is_valid(column).to_numpy(zero_copy_only=False).tolist()
         return [v if there else None for v, there in zip(filled, valid, strict=True)]
     return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _nested(column: Any) -> Values:
+    kind = column.type
+    if not len(column):
+        return []
+    differs = not _is_as_arrow_has_it(kind)
+    if pa.types.is_map(kind):
+        values = _maps(column)
+    elif differs and pa.types.is_struct(kind):
+        values = _records(column)
+    elif differs and pa.types.is_list(kind):
+        values = _cut(column, values_of(_inside(column)))
+    else:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    if column.null_count:
+        there = column.is_valid().to_numpy(zero_copy_only=False).tolist()
+        return [value if is_there else None for value, is_there in zip(values, there, strict=True)]
+    return values
+
+
+def _maps(column: Any) -> Values:
+    """Dicts; pairs where the keys are lists or dicts, which are no keys of a dict."""
+    if all(map(_is_as_arrow_has_it, _held(column.type))):
+        pairs = column.to_pylist()
+    else:
+        pairs = _cut(column, list(zip(*map(values_of, _inside(column).flatten()), strict=True)))
+    if pa.types.is_nested(column.type.key_type):
+        return pairs  # type: ignore[no-any-return]
+    return [None if each is None else dict(each) for each in pairs]
+
+
+def _held(kind: Any) -> list[Any]:
+    """The types of what values of a type hold."""
+    return [kind.field(place).type for place in range(kind.num_fields)]
+
+
+@cache
+def _is_as_arrow_has_it(kind: Any) -> bool:
+    """Whether `to_pylist` gives the same, which is quicker for what is nested."""
+    if pa.types.is_map(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
+        return False
+    return all(map(_is_as_arrow_has_it, _held(kind)))
+
+
+def _records(column: Any) -> Values:
+    names = [field.name for field in column.type]
+    parts = [values_of(part) for part in column.flatten()]
+    return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+
+
+def _inside(column: Any) -> Any:
+    """What all lists, or maps, of a column hold, one after the other."""
+    begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return column.values.slice(begin, end - begin)
+
+
+def _cut(column: Any, items: Values) -> Values:
+    ends = column.offsets.to_numpy()
+    return [items[begin:end] for begin, end in pairwise((ends - ends[0]).tolist())]

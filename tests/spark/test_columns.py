@@ -50,6 +50,34 @@ def test_values_come_out_as_python_has_them_with_nulls_and_without(kind: Any, va
     )
 
 
+INT_MAP = pa.map_(pa.string(), pa.int32())
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "values"),
+    [
+        (INT_MAP, [[("a", 1), ("b", None)], []], [{"a": 1, "b": None}, {}]),
+        (pa.list_(INT_MAP), [[[("a", 1)], None], []], [[{"a": 1}, None], []]),
+        (
+            pa.struct([("m", INT_MAP), ("l", pa.list_(pa.date32()))]),
+            [([("a", 1)], None)],
+            [{"m": {"a": 1}, "l": None}],
+        ),
+        (pa.struct([]), [{}], [{}]),
+        (pa.map_(pa.list_(pa.int8()), INT_MAP), [[([1], [("a", 1)])]], [[([1], {"a": 1})]]),
+        (pa.list_(pa.timestamp("us")), [[NOON, None]], [[NOON, None]]),
+        (pa.large_list(pa.int64()), [[1]], [[1]]),
+    ],
+    ids=str,
+)
+def test_what_is_inside_of_a_value_comes_out_as_it_does_alone(kind: Any, given: Any, values: Any) -> None:
+    assert repr(values_of(pa.array(given, kind))) == repr(values)
+    assert values_of(pa.array([*given, None], kind)) == [*values, None]
+    assert values_of(pa.array([None, *given, *given, None], kind).slice(1 + len(given), len(given))) == values
+    assert values_of(pa.array([None], kind)) == [None]
+    assert values_of(pa.array([], kind)) == []
+
+
 def test_a_timestamp_that_no_datetime_can_hold_is_told_with_the_way_around_it() -> None:
     for micros in ([1 << 60], [None, 1 << 60]):
         with refused(UsageError, "outside of the years 1 to 9999", "select unix_micros of it"):

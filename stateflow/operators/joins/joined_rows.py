@@ -15,6 +15,7 @@ from stateflow.operators.joins.pairs import MOST, Times, pairs
 from stateflow.operators.joins.partners import Partners, side_column
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.joins.row_state import SideOfBlocks
+from stateflow.operators.python_values import values_of
 from stateflow.operators.ready.grouping.dead_letters import key_of
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.pipelines.ready.joined_columns import KEY, LEFT, RIGHT, Filled
@@ -156,9 +157,9 @@ def _objects(
         if field.name in key:
             columns.append(keys[named[key.index(field.name)]].to_pylist())
             continue
-        values = side_column(rows, side, field.name).take(indices).to_pylist()
+        column = values_of(side_column(rows, side, field.name).take(indices))
         # Rows that were kept before the class had the field have a null there.
-        columns.append(values if field.default is None else field.default.fill(values))
+        columns.append(column if field.default is None else field.default.fill(column))
     there = indices.is_valid().to_pylist()
     values = zip(*columns, strict=True)
     return [side.rows.make(*each) if is_there else None for each, is_there in zip(values, there, strict=True)]

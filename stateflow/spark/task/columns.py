@@ -43,16 +43,13 @@ class RowReader:
 
 
 def _converter(hint: Any, spark_type: str, where: str) -> Callable[[Any], Any] | None:
-    """From `to_pylist`'s dicts and pairs to the hinted types; None where the value is right already."""
-    if spark_type.startswith("map<") and hint is None:
-        return dict
+    """From dicts and lists to the hinted types; None where the value is right already."""
     if not spark_type.startswith(("struct<", "array<", "map<")) or hint is None:
         return None
-    prepared: Callable[[Any], Any] = dict if spark_type.startswith("map<") else lambda value: value
 
     def convert(value: Any) -> Any:
         try:
-            return msgspec.convert(prepared(value), hint)
+            return msgspec.convert(value, hint)
         except msgspec.ValidationError as error:
             raise UsageError(
                 f"{where} does not fit its class: {error}; declare what may be missing as `| None` or with a default, or "

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.operators.arrow_types import arrow_type
+from stateflow.operators.python_values import values_of
 from stateflow.operators.ready.aggregates.partials import CountedRows, Parts
 from stateflow.operators.ready.grouping.failed_groups import FailedCode
 from stateflow.operators.ready.grouping.groups import Groups
@@ -29,7 +30,7 @@ class Own:
         code, dumps = self._code, serializer_for(self._code.state).dumps
         held: dict[int, Any] = {}
         failures: Failures = {}
-        for group, value in zip(values.ids.tolist(), values.column.to_pylist(), strict=True):
+        for group, value in zip(values.ids.tolist(), values_of(values.column), strict=True):
             if group in failures:
                 continue
             function = "add"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import IncompatibleError, UsageError, UserCodeError, placed
-from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.arrow_types import arrow_schema_of, arrow_type
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.output import RowWriter, returned
 from stateflow.operators.python_values import values_of
@@ -31,7 +31,13 @@ from stateflow.state.values.evolution.evolved_columns import earlier_names
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 READ_AT_ONCE = 4 << 20
 """Bytes of windows whose rows are read together."""
-_PYTHON = {"date": date, "timestamp": datetime, "binary": bytes}
+_PYTHON = {
+    "date": date,
+    "timestamp": datetime,
+    "timestamp_ltz": datetime,
+    "timestamp_ntz": datetime,
+    "binary": bytes,
+}
 
 
 class CodePerWindow(ColumnarOperator):
@@ -96,7 +102,7 @@ class CodePerWindow(ColumnarOperator):
         return read
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        columns = [_plain(whole(rows[field.name])) for field in self._kept]
+        columns = [values_of(whole(rows[field.name])) for field in self._kept]
         made = list(map(msgspec.msgpack.Encoder().encode, zip(*columns, strict=True)))
         # Rows of a window of a count wait one by one.
         encoded = framed_rows(made, heading(self._names) if self._waits_alone else b"")
@@ -199,12 +205,6 @@ class CodePerWindow(ColumnarOperator):
             ) from None
 
 
-def _plain(column: Any) -> list[Any]:
-    """A column's values; a time without a zone stays without."""
-    naive = pa.types.is_timestamp(column.type) and column.type.tz is None
-    return column.to_pylist() if naive else values_of(column)
-
-
 def _kind(field: Field) -> Any:
     """The type that MessagePack is decoded to, with dates and decimals as text."""
     if field.type.startswith("decimal"):
@@ -214,14 +214,26 @@ def _kind(field: Field) -> Any:
 
 def _converter(field: Field) -> Callable[[Any], Any] | None:
     """Converts what MessagePack holds into the value of a field; None where they are the same."""
+    if field.type == "timestamp_ntz":
+        return _in_utc
     if "<" not in field.type:
         return None
-    kind, hint = (dict if field.type.startswith("map<") else None), field.hint
+    kind, hint = arrow_type(field.type), field.hint
+    prepare = (_pairs if pa.types.is_nested(kind.key_type) else dict) if pa.types.is_map(kind) else None
 
     def convert(value: Any) -> Any:
         if value is None:
             return None
-        value = value if kind is None else kind(value)
+        value = value if prepare is None else prepare(value)
         return value if hint is None else msgspec.convert(value, hint)
 
     return convert
+
+
+def _in_utc(value: datetime | None) -> datetime | None:
+    """Rows were once kept with the text of such a time."""
+    return value if value is None or value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _pairs(value: list[Any]) -> list[Any]:
+    return list(map(tuple, value))
