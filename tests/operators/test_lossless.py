@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import stateflow as sf
+from stateflow.pipelines.rows.row_type import named_rows
 from stateflow.state.values.arrow.lossless import MISFITS, array_of
 from stateflow.testing import ColumnarHarness, KeyedHarness
 from tests.refusals.refusal import refused
@@ -68,6 +70,115 @@ def test_a_text_in_the_place_of_a_list_is_found_in_a_record_too(tags: Any) -> No
     array_of([Tagged(["tea"]), Tagged(("tea",)), None], of)
     with pytest.raises(MISFITS):
         array_of([None, Tagged(tags)], of)
+
+
+@dataclass
+class Point:
+    a: int
+    b: int
+
+
+@dataclass
+class Misspelt:
+    a: int
+    bb: int
+
+
+@dataclass
+class Measured(Point):
+    """With a field that it computes."""
+
+    length: int = field(init=False, default=7)
+
+
+class Packed(msgspec.Struct):
+    b: int
+    a: int
+
+
+class Named(NamedTuple):
+    b: int
+    a: int
+
+
+POINT = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+ROW = named_rows("Row", ["b", "a"])
+FITTING = [
+    Point(1, 2),
+    Measured(1, 2),
+    Packed(2, 1),
+    Named(2, 1),
+    ROW(2, 1),
+    {"a": 1, "b": 2},
+    {"b": 2, "a": 1},
+]
+OTHERS = [
+    Misspelt(1, 2),
+    {"a": 1},
+    {"a": 1, "b": 2, "c": 3},
+    {"a": 1, "bb": 2},
+    {},
+    named_rows("Row", ["a"])(1),
+]
+
+
+@pytest.mark.parametrize("value", FITTING, ids=repr)
+def test_the_fields_of_a_record_are_taken_by_their_names(value: Any) -> None:
+    for each, of in inside(value, POINT):
+        assert array_of([each, None], of) == pa.array([plain(each, of), None], of)
+
+
+def plain(value: Any, kind: Any) -> Any:
+    """The value with the point in it as a dict, and with maps as pairs."""
+    if kind == POINT:
+        return {"a": 1, "b": 2}
+    if pa.types.is_list(kind):
+        return [plain(each, kind.value_type) for each in value]
+    if pa.types.is_map(kind):
+        return [(key, plain(each, kind.item_type)) for key, each in value.items()]
+    return {"a": plain(value["a"], kind.field("a").type)}
+
+
+def test_a_field_that_a_class_computes_is_taken_where_it_is_named() -> None:
+    of = pa.struct([*POINT, ("length", pa.int64())])
+    assert array_of([Measured(1, 2)], of).to_pylist() == [{"a": 1, "b": 2, "length": 7}]
+
+
+@pytest.mark.parametrize("value", OTHERS, ids=repr)
+def test_a_record_with_other_fields_is_refused_wherever_it_is(value: Any) -> None:
+    for each, of in inside(value, POINT):
+        with refused(ValueError, "its fields are", "record a, b"):
+            array_of([None, each], of)
+
+
+@pytest.mark.parametrize("value", [5, "ab", (1, 2), [("a", 1), ("b", 2)], object()], ids=repr)
+def test_what_is_no_record_is_refused(value: Any) -> None:
+    with refused(TypeError, "it is no record", "a dict with a, b"):
+        array_of([value], POINT)
+
+
+def test_a_map_with_records_as_keys_is_a_list_of_pairs() -> None:
+    of = pa.map_(POINT, pa.list_(POINT))
+    pairs = [({"a": 1, "b": 2}, [{"a": 3, "b": 4}])]
+    assert array_of([[(Point(1, 2), [Point(3, 4)])], pairs], of).to_pylist() == [pairs, pairs]
+    for wrong in (["ab"], "ab", [1], [(1, 2, 3)]):
+        with refused(TypeError, "it is no dict"):
+            array_of([wrong], pa.map_(pa.string(), pa.string()))
+
+
+def test_a_process_is_told_of_a_misspelt_field_and_may_do_as_it_is_told() -> None:
+    class Points(sf.KeyedProcess[int, View, Any]):
+        def process(self, key: int, rows: Iterator[View], ctx: sf.Context) -> Iterator[Any]:
+            yield from ((key, row) for row in rows)
+
+    harness = KeyedHarness(
+        Points, output="k long, at struct<a: bigint, b: bigint>", key=lambda _: 1, key_type=int
+    )
+    with refused(sf.UsageError, "Misspelt(a=1, bb=2)", "column 'at'", "its fields are a, bb", "record a, b"):
+        harness.rows(Misspelt(1, 2))
+    with refused(sf.UsageError, "{'a': 1}", "give each of these a value, or None"):
+        harness.rows({"a": 1})
+    assert harness.rows({"a": 1, "b": None}) == [(1, {"a": 1, "b": None})]
 
 
 @dataclass

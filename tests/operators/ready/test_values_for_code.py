@@ -25,6 +25,7 @@ KINDS: list[tuple[str, Any]] = [
     ("array<map<string, int>>", [{"a": 1}, None, {}]),
     ("map<int, map<string, int>>", {1: {"a": 1}}),
     ("struct<of: map<binary, int>>", {"of": {b"a": 1}}),
+    ("map<struct<x: int>, int>", [({"x": 1}, 2)]),
 ]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
+from functools import cache, partial
 from types import NoneType
 from typing import Any
 
@@ -18,14 +19,14 @@ from stateflow.state.values.arrow.packed_instants import micros_of
 
 MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError)
 """What Arrow raises for values that are not of a column's type."""
-_WHOLE, _DATED, _LISTS = {int, NoneType}, {date, NoneType}, frozenset({list, NoneType})
+_WHOLE, _DATED = {int, NoneType}, {date, NoneType}
+_Take = Callable[[Any], Any]
 
 
 def array_of(values: Sequence[Any], kind: Any) -> Any:
     """Values of user code as an Arrow array; what does not fit raises one of `MISFITS`."""
-    if pa.types.is_nested(kind):
-        _check_parts(values, kind)
-        values = [_plain(value) for value in values]
+    if (take := _taker(kind)) is not None:
+        values = [None if value is None else take(value) for value in values]
     elif pa.types.is_timestamp(kind) and kind.unit == "us":
         with suppress(ValueError, OverflowError, TypeError):
             return micros_of(values).cast(kind)
@@ -42,25 +43,73 @@ def misfits(values: Sequence[Any], kind: Any) -> Iterator[tuple[int, Exception]]
             yield place, error
 
 
-def _check_parts(values: Sequence[Any], kind: Any) -> None:
-    """Arrow would take a text apart into its letters, a dict into pairs, and a set in whatever order it comes."""
+@cache
+def _taker(kind: Any) -> _Take | None:
+    """Makes of a list, a dict or a record of user code what Arrow takes as one of this type; None for types that are not nested."""
     if pa.types.is_list(kind):
-        if not _LISTS.issuperset(map(type, values)):
-            for value in values:
-                _check_list(value)
-        if pa.types.is_nested(kind.value_type):
-            _check_parts([item for value in values if value is not None for item in value], kind.value_type)
-    elif pa.types.is_map(kind):
-        if pa.types.is_nested(kind.item_type):
-            there = [value for value in values if value is not None]
-            pairs = [
-                pair for value in there for pair in (value.items() if isinstance(value, dict) else value)
-            ]
-            _check_parts([item for _, item in pairs], kind.item_type)
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            if pa.types.is_nested(field.type):
-                _check_parts([_member(value, field.name) for value in values], field.type)
+        return partial(_list, _taker(kind.value_type))
+    if pa.types.is_map(kind):
+        return partial(_pairs, _taker(kind.key_type), _taker(kind.item_type))
+    if pa.types.is_struct(kind):
+        within = [(field.name, take) for field in kind if (take := _taker(field.type)) is not None]
+        return partial(_record, tuple(field.name for field in kind), within)
+    return None
+
+
+def _list(take: _Take | None, value: Any) -> Any:
+    """Arrow would take a text apart into its letters, a dict into pairs, and a set in whatever order it comes."""
+    if type(value) is not list:
+        _check_list(value)
+    return list(value) if take is None else _each(take, value)
+
+
+def _pairs(take_key: _Take | None, take: _Take | None, value: Any) -> Any:
+    """From a dict; or from pairs, for keys that are records, which are no keys of a dict."""
+    pairs = list(value.items() if isinstance(value, dict) else value)
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise TypeError("it is no dict: give one, or a list of tuples of a key and a value")
+    keys, items = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    first = keys if take_key is None else _each(take_key, keys)
+    return list(zip(first, items if take is None else _each(take, items), strict=True))
+
+
+def _each(take: _Take, values: Any) -> list[Any]:
+    return [None if value is None else take(value) for value in values]
+
+
+def _record(names: tuple[str, ...], within: list[tuple[str, _Take]], value: Any) -> dict[str, Any]:
+    """By the names, which Arrow does not compare: it makes a null of a field that it does not find, and loses another."""
+    record = dict(value) if isinstance(value, dict) else _fields(value, names)
+    if len(record) != len(names) or not all(name in record for name in names):
+        raise ValueError(
+            f"its fields are {', '.join(map(str, record)) or 'none'}, and those of the column's record {', '.join(names)}; give each of these "
+            "a value, or None"
+        )
+    for name, take in within:
+        if record[name] is not None:
+            record[name] = take(record[name])
+    return record
+
+
+def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    of_tuple = getattr(value, "__fields__", None) or getattr(value, "_fields", None)
+    if of_tuple is not None:
+        return dict(zip(of_tuple, value, strict=True))
+    cls: Any = type(value)
+    found = _names_of(cls, names)
+    if not found:
+        raise TypeError(f"it is no record: give an object or a dict with {', '.join(names)}")
+    return {name: getattr(value, name) for name in found}
+
+
+@cache
+def _names_of(cls: Any, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    if issubclass(cls, msgspec.Struct):
+        names: tuple[str, ...] = cls.__struct_fields__
+        return names
+    # What a class computes by itself is no field of a row type, unless somebody names it.
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return tuple(field.name for field in fields if field.init or field.name in wanted)
 
 
 def _check_list(value: Any) -> None:
@@ -70,10 +119,6 @@ def _check_list(value: Any) -> None:
         raise TypeError("a set has no order; use sorted(...)")
     if isinstance(value, dict):
         raise TypeError("it is a dict and no list; use list(...) of its keys or values")
-
-
-def _member(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
 def _check(values: Sequence[Any], kind: Any) -> None:
@@ -90,9 +135,9 @@ def _check(values: Sequence[Any], kind: Any) -> None:
     elif pa.types.is_list(kind):
         _check([item for value in values if value is not None for item in value], kind.value_type)
     elif pa.types.is_struct(kind):
-        there = [dict(value) for value in values if value is not None]
+        there = [value for value in values if value is not None]
         for field in kind:
-            _check([value.get(field.name) for value in there], field.type)
+            _check([value[field.name] for value in there], field.type)
 
 
 def _check_whole(values: Sequence[Any]) -> None:
@@ -122,18 +167,3 @@ def _check_dates(values: Sequence[Any]) -> None:
             raise TypeError("it is a number; use date(...)")
         if isinstance(value, datetime):
             raise ValueError("it has a time of day; use its .date(), or declare the column as datetime")
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, bytes, int, float)):
-        return value
-    if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
-        names = getattr(value, "__struct_fields__", None) or [f.name for f in dataclasses.fields(value)]  # type: ignore[arg-type]
-        return {name: _plain(getattr(value, name)) for name in names}
-    if hasattr(value, "_asdict"):
-        return {name: _plain(v) for name, v in value._asdict().items()}
-    if isinstance(value, dict):
-        return [(k, _plain(v)) for k, v in value.items()] if value else []
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
