@@ -205,7 +205,9 @@ def _as_float(value: Any) -> float:
         number = float(value)
     except OverflowError:
         raise no_float(value) from None
-    if isinstance(value, numbers.Integral) and number != operator.index(value):
+    exact = operator.index(value) if isinstance(value, numbers.Integral) else value
+    # A NaN of numpy's is not equal to itself either.
+    if number != exact and value == value:
         raise no_float(value)
     return number
 
@@ -234,9 +236,16 @@ def _text(value: str) -> bytes:
 
 def _instant_bytes(value: datetime) -> bytes:
     try:
-        return _i64.pack(micros_since_epoch(value))
+        micros = micros_since_epoch(value)
     except UsageError as error:
         raise StateTypeError(str(error)) from None
+    # A Timestamp of pandas is a datetime, and may have nanoseconds.
+    if value.__class__ is not datetime and getattr(value, "nanosecond", False):
+        raise StateTypeError(
+            f"expected datetime, got {type(value).__name__} {value}, whose nanoseconds would be lost: cut them off with "
+            'value.floor("us"), or keep an int of nanoseconds'
+        )
+    return _i64.pack(micros)
 
 
 def _scalar(scalar: Scalar, encode: Dumps) -> Serializer:

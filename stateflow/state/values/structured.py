@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, time
 from typing import Any, is_typeddict
 
 import msgspec
@@ -20,14 +20,16 @@ from stateflow.state.values.schema import type_name
 _ISO_INSTANT = re.compile(rb"\d\d-\d\dT\d\d:\d\d:\d\d")
 
 _LISTS = (list, tuple, set, frozenset)
-_TEXT = re.compile(r"\bstr\b")
+# Dates, UUIDs and Decimals are written as texts are, and a time without the seconds of its zone. An object of a subclass is written as
+# one of the class that is declared. A field may be called `time`.
+_RECORD = re.compile(r"\b(?:struct|namedtuple) ")
+_WRITTEN_AS_ANOTHER = re.compile(rf"\bstr\b|\btime\b(?!\??:)|{_RECORD.pattern}")
 _GOT_NONE = re.compile(r"Expected `(.+?)`, got `(?:None|null)`")
 
 
 def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     """The writer and the reader of values of `hint`; `schema` says what may be inside."""
-    # Dates, UUIDs and Decimals are written as texts are. Comparing objects costs more than writing again, so it is for texts only.
-    dated, with_texts = "datetime" in schema, _TEXT.search(schema) is not None
+    dated = "datetime" in schema
     try:
         read = msgspec.msgpack.Decoder(hint).decode
     except TypeError as error:
@@ -36,6 +38,10 @@ def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Ca
     declared = hint if isinstance(hint, type) and not hasattr(hint, "__args__") else None
     if is_typeddict(hint):
         declared = dict
+    # Comparing objects costs more than writing again, so it is for those only that are written as others are. The class of the whole
+    # value is looked at anyway.
+    begin = 1 if declared is not None and _RECORD.match(schema) else 0
+    compared = _WRITTEN_AS_ANOTHER.search(schema, begin) is not None
 
     def encode(value: Any) -> bytes:
         if declared is not None and value.__class__ is not declared:
@@ -46,7 +52,7 @@ def structured_codec(hint: Any, schema: str) -> tuple[Callable[[Any], bytes], Ca
                 _refuse_unreadable(value)
             # Nothing else checks the fields, and a value that cannot be read back as it is must not be stored.
             again = read(data)
-            if (with_texts or write(again) != data) and not _are_equal(value, again):
+            if (compared or write(again) != data) and not _are_equal(value, again):
                 _refuse_changed(value, again)
         except StateTypeError:
             raise
@@ -122,6 +128,11 @@ def _refuse_changed(value: Any, again: Any) -> None:
             _refuse_changed(getattr(value, name, None), getattr(again, name, None))
     elif not _are_same(value, again):
         raise _changed(value, again)
+    elif isinstance(again, time) and not _are_equal(value, again):
+        raise StateTypeError(
+            f"the time {value} would come back as {again}, for the offset of its zone is stored in whole minutes: give it such a zone, or declare "
+            "datetime, which is stored in UTC"
+        )
 
 
 def _refuse_changed_items(value: Any, again: Any) -> None:

@@ -6,14 +6,16 @@ import dataclasses
 import enum
 import math
 import uuid
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from typing import Any, NamedTuple, Optional, TypedDict, cast
 from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -177,6 +179,17 @@ WRONG: list[tuple[Any, Any, str]] = [
     (float, 2**53 + 1, "expected float, got int 9007199254740993, which no float is equal to"),
     (float, np.int64(2**53 + 1), "expected float, got int64"),
     (float, 10**400, "expected float, got int 1000"),
+    (
+        float,
+        Fraction(1, 3),
+        r"expected float, got Fraction Fraction\(1, 3\), which no float is equal to: .* float\(value\)",
+    ),
+    (float, np.longdouble(1) / 3, "expected float, got longdouble"),
+    (
+        datetime,
+        pd.Timestamp("2026-01-01T00:00:00.123456789Z"),
+        r"got Timestamp 2026-01-01 00:00:00.123456789\+00:00, .*floor\(\"us\"\)",
+    ),
     (float | None, -(2**53) - 1, "expected float, got int -9007199254740993"),
     (list[float], [1.5, 2**53 + 1], "expected float, got int"),
     (dict[str, list[float]], {"a": [2**53 + 1]}, "expected float, got int"),
@@ -230,6 +243,25 @@ class OldCoin(Coin):
 
 
 @dataclasses.dataclass
+class Token(Coin):
+    """It has the fields of a coin, and is none."""
+
+
+@dataclasses.dataclass
+class Slot:
+    coin: Coin
+    time: int
+
+
+class Mark(msgspec.Struct):
+    n: int
+
+
+class Scratch(Mark):
+    pass
+
+
+@dataclasses.dataclass
 class Purse:
     owner: str
     coins: list[Coin] = dataclasses.field(default_factory=list)
@@ -243,7 +275,15 @@ class Doubling:
         self.n *= 2
 
 
+ODD_TIME = time(1, 2, 3, tzinfo=timezone(timedelta(hours=5, seconds=7)))
 CHANGED: list[tuple[Any, Any, tuple[str, ...]]] = [
+    (Coin | None, Token(1), ("Token", "store one of Coin", "declare Token")),
+    (list[Coin], [Coin(1), Token(1)], ("Token", "declare Token")),
+    (dict[int, Coin], {1: Token(1)}, ("Token", "declare Token")),
+    (Slot, Slot(Token(1), 2), ("Token", "declare Token")),
+    (list[Mark], [Scratch(1)], ("Scratch", "declare Scratch")),
+    (time, ODD_TIME, ("01:02:03+05:00:07", "as 01:02:03+05:00,", "declare datetime")),
+    (list[time], [ODD_TIME], ("01:02:03+05:00:07", "in whole minutes")),
     (Coin | None, OldCoin(1, 1900), ("OldCoin", "Coin(worth=1)", "declare OldCoin")),
     (list[Coin], [Coin(1), OldCoin(1, 1900)], ("OldCoin(worth=1, year=1900)", "store one of Coin")),
     (frozenset[tuple[int, ...]], [(1,), (1,)], ("frozenset",)),
@@ -366,11 +406,15 @@ def test_a_long_int_where_floats_are_beside_stays_what_it_is() -> None:
 
 def test_numbers_of_other_kinds_are_converted() -> None:
     numbers = serializer_for(float)
-    for given_number in (3, np.float32(3), np.int64(3)):
+    for given_number in (3, np.float32(3), np.int64(3), Fraction(3)):
         assert numbers.loads(numbers.dumps(given_number)) == 3.0
         assert type(numbers.loads(numbers.dumps(given_number))) is float
+    assert math.isnan(numbers.loads(numbers.dumps(np.float32("nan"))))
     whole = serializer_for(int)
     assert whole.loads(whole.dumps(np.int32(3))) == 3
+    instants = serializer_for(datetime)
+    for exact in (pd.Timestamp("2026-01-01T00:00:00.123456789Z").floor("us"), pd.Timestamp(NOON)):
+        assert instants.loads(instants.dumps(exact)) == exact
     assert serializer_for(bool).dumps(np.bool_(True)) == serializer_for(bool).dumps(True)
 
 
