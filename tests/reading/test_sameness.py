@@ -1,4 +1,4 @@
-"""What counts as a change: NaN is the same as before, and 1 is another value than true."""
+"""What counts as a change: NaN is the same as before, a set in whatever order it was stored, and 1 is another value than true."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from stateflow.replay.states import state_changes
 from tests.jobs.builder import options_of
 from tests.jobs.queried import QueriedJob, Row, entries_of
 
-STATES = ("mean", "kept", "flag")
+STATES = ("mean", "kept", "flag", "ids")
 
 
 class Measured(sf.KeyedProcess[int, Row, Row]):
     mean = sf.ValueState(float)
     kept = sf.ValueState(float, ttl="30 days")
     flag = sf.ValueState(int | bool)
+    ids = sf.ValueState(set[int])
 
     def process(self, key: int, rows: Any, ctx: Any) -> None:
         amount = next(iter(rows)).amount
         self.mean.value = self.kept.value = math.nan
         self.flag.value = 1 if amount else True
+        # Both have the same place in the set, and so come out as they went in.
+        self.ids.value = set([0, 8] if amount else [8, 0])
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_of_a_history(measured: tuple[QueriedJob, list[Record]]) -> None:
         ]
         for state in STATES
     }
-    assert whats == {"mean": ["kept"], "kept": ["kept"], "flag": ["kept", "changed"]}
+    assert whats == {"mean": ["kept"], "kept": ["kept"], "flag": ["kept", "changed"], "ids": ["kept"]}
     assert len(records) == 3
 
 
@@ -74,7 +77,7 @@ def test_of_a_replay(measured: tuple[QueriedJob, list[Record]], tmp_path: Path) 
         state.state: [change.kind for change in state.changes if change.key == 1]
         for state in state_changes(readers[0], readers[1], 10)
     }
-    assert changed == {"mean": [], "kept": [], "flag": ["different"]}
+    assert changed == {"mean": [], "kept": [], "flag": ["different"], "ids": []}
     for reader in readers:
         reader.close()
 

@@ -1,11 +1,12 @@
 """Reads stored values as plain Python, one at a time, without the classes of their declaration: for look-ups. A value with an
-Arrow type looks as in the table of the state. A value without one (a union, a record inside itself) is read as
-MessagePack has it, and the values of a custom serializer stay bytes.
+Arrow type looks as in the table of the state; but a set is sorted, for equal ones may be stored in any order. A value without
+one (a union, a record inside itself) is read as MessagePack has it, and the values of a custom serializer stay bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import date, datetime
 from functools import partial
 from math import inf, isfinite
 from struct import Struct
@@ -41,6 +42,9 @@ _HINTS: dict[str, Any] = {
     "null": None,
 }
 _CODES = {scalar.name: scalar.code for scalar in CODED}
+_ORDERED = (int, str, bytes, date, datetime)
+"""Of two different values of these types one is always the smaller one."""
+_in_bytes = msgspec.msgpack.Encoder(order="deterministic").encode
 _NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
 
 
@@ -130,12 +134,13 @@ def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Finish]:
         case text.OptionalText(item):
             hint, finish = _hint(item, hashed=hashed)
             return Union[hint, None], finish and _or_none(finish)  # noqa: UP007
-        case text.ListText(_, item) if not hashed:
-            hint, finish = _hint(item)
-            return list[hint], finish and partial(_each, list, finish)  # type: ignore[valid-type]
-        case text.ListText(_, item):
-            hint, finish = _hint(item, hashed=True)
-            return tuple[hint, ...], finish and partial(_each, tuple, finish)  # type: ignore[valid-type]
+        case text.ListText(kind, item):
+            gather: Callable[[Any], Any] = tuple if hashed else list
+            hint, finish = _hint(item, hashed=hashed)
+            several = tuple[hint, ...] if hashed else list[hint]  # type: ignore[valid-type]
+            if kind in ("set", "frozenset"):
+                return several, partial(_sorted, gather, finish or _same)
+            return several, finish and partial(_each, gather, finish)
         case text.TupleText(items):
             fields = [text.FieldText(f"_{number}", item) for number, item in enumerate(items, 1)]
             return _by_position(fields, hashed) if items else (list[Any], None)
@@ -159,6 +164,13 @@ def _map(key: Any, finish_key: _Finish, value: Any, finish: _Finish) -> tuple[An
 
 def _each(gather: Callable[[Any], Any], finish: Callable[[Any], Any], values: Any) -> Any:
     return gather(map(finish, values))
+
+
+def _sorted(gather: Callable[[Any], Any], finish: Callable[[Any], Any], values: Any) -> Any:
+    found = list(map(finish, values))
+    if len({each.__class__ for each in found}) == 1 and found[0].__class__ in _ORDERED:
+        return gather(sorted(found))
+    return gather(sorted(found, key=_in_bytes))
 
 
 def _same(value: Any) -> Any:

@@ -169,6 +169,33 @@ def test_a_value_is_what_a_table_shows(hint: Any, value: Any) -> None:
     json.dumps(jsonable(read(raw)))
 
 
+SETS: list[tuple[str, list[Any], list[Any]]] = [
+    ("set<int>", [10, 8, 0, -1], [-1, 0, 8, 10]),
+    ("frozenset<str>", ["b", "a"], ["a", "b"]),
+    ("optional<set<datetime>>", [AT, AT - timedelta(days=1)], [AT - timedelta(days=1), AT]),
+    ("set<optional<int>>", [2, None, 1], [1, 2, None]),
+    ("set<float>", [2.0, 1.0], [1.0, 2.0]),
+    ("set<frozenset<int>>", [[3, 1], [2]], [[2], [1, 3]]),
+    ("list<set<int>>", [[2, 1]], [[1, 2]]),
+    ("set<struct Place{row:int,name:str}>", [{"row": 2, "name": "b"}, {"name": "a", "row": 1}],
+     [{"row": 1, "name": "a"}, {"row": 2, "name": "b"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "stored", "shown"), SETS)
+def test_a_set_is_sorted_whatever_order_it_was_stored_in(written: str, stored: Any, shown: Any) -> None:
+    read = plain_reader(schema_for(written))
+    for items in (stored, stored[::-1]):
+        assert read(b"\x09" + msgspec.msgpack.encode(items)) == shown
+    assert read(b"\x09" + msgspec.msgpack.encode([])) == []
+
+
+def test_a_set_that_is_a_key_of_a_dict_is_sorted() -> None:
+    read = plain_reader(schema_for("map<frozenset<int>,set<int>>"))
+    stored = {frozenset([8, 0]): {8, 0}, frozenset([1]): set()}
+    assert read(b"\x09" + msgspec.msgpack.encode(stored)) == {(0, 8): [0, 8], (1,): []}
+
+
 @pytest.mark.parametrize(
     "columns", [{"a": int, "b": float, "c": bool, "d": datetime}, {"a": int, "s": str, "d": datetime}]
 )
