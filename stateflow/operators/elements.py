@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stateflow.errors import StateflowError, StateTypeError
+from stateflow.errors import StateflowError, StateTypeError, UsageError
 from stateflow.pipelines.processes.process import Process
 from stateflow.state.values.serializers import Serializer, serializer_for
 
@@ -13,8 +13,11 @@ Elements = Mapping[str, tuple[tuple[bytes, ...], ...]]
 """Per operator state the stored elements of every subtask, or the one copy of broadcast state."""
 
 
-def hand_out(process: Process[Any], elements: Elements, subtask: int, *, whole: bool) -> None:
-    """Gives a process its subtask's elements. `whole`: a run begins, so union state shows those of all subtasks.
+def hand_out(
+    process: Process[Any], elements: Elements, subtask: int, *, whole: bool, watched: bool = False
+) -> None:
+    """Gives a process its subtask's elements. `whole`: a run begins, so union state shows those of all subtasks. `watched`: `gathered`
+    tells of elements that were changed in place and not set.
 
     Between the batches of a run each subtask goes on with its own, as a task of Flink does between two checkpoints.
     """
@@ -29,6 +32,8 @@ def hand_out(process: Process[Any], elements: Elements, subtask: int, *, whole: 
         shown = whole and declaration.kind == "union"
         others = [raw for at, part in enumerate(parts) if at != subtask for raw in part] if shown else []
         state.load(list(map(serializer.loads, own)), list(map(serializer.loads, others)))
+        if watched:
+            state.watch_reads(serializer.dumps)
 
 
 def check_alike(uid: str, name: str, parts: Sequence[tuple[bytes, ...]]) -> None:
@@ -45,6 +50,11 @@ def gathered(uid: str, process: Process[Any]) -> dict[str, tuple[bytes, ...]]:
     for name, declaration in type(process).declarations().operator.items():
         serializer: Serializer = serializer_for(declaration.type)
         state = process.__dict__[name]
+        if declaration.kind != "broadcast" and (changed := state.changed_in_place()):
+            raise UsageError(
+                f"operator {uid!r}, state {name!r}: an element that was read was changed in place to {changed[0]!r} and not set, so the change is "
+                f"lost: write self.{name}.update(values)"
+            )
         try:
             out[name] = tuple(map(serializer.dumps, state.recorded()))
         except StateTypeError as error:

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.errors import UsageError, own_frames
-from stateflow.operators.snapshots import changeable, snapshot
+from stateflow.operators.snapshots import changeable
 from stateflow.pipelines.processes.operator_spec import MAIN, OperatorSpec
 from stateflow.pipelines.rows.row_type import RowType
+from stateflow.state.copied import snapshot
 from stateflow.state.values.arrow.lossless import MISFITS, array_of, misfits
 
 Values = list[Any]

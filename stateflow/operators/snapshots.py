@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from datetime import date, datetime, timedelta
-from decimal import Decimal
-from types import NoneType
 from typing import Any, Protocol
 
 import pyarrow as pa
-
-_UNCHANGEABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, date, timedelta, Decimal})
 
 
 class Taker(Protocol):
@@ -53,18 +48,3 @@ class Copies:
 def changeable(kind: pa.DataType) -> bool:
     """Whether values of a column of the type can be changed in place."""
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def snapshot(value: Any) -> Any:
-    """The value, or an equal one that shares nothing mutable with it."""
-    kind = type(value)
-    if kind in _UNCHANGEABLE:
-        return value
-    if isinstance(value, tuple) and _UNCHANGEABLE.issuperset(map(type, value)):
-        return value
-    if kind is list:
-        flat = _UNCHANGEABLE.issuperset(map(type, value))
-        return value.copy() if flat else list(map(snapshot, value))
-    if kind is dict:
-        return {name: snapshot(each) for name, each in value.items()}
-    return deepcopy(value)

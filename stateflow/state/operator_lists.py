@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
+
+from stateflow.errors import StateTypeError
+from stateflow.state.copied import snapshot
 
 T = TypeVar("T")
 ListMark = tuple[tuple[list[Any], int], ...]
@@ -11,21 +14,44 @@ ListMark = tuple[tuple[list[Any], int], ...]
 
 
 class BoundOperatorList(Generic[T]):
-    """Elements of this subtask, read after `restore` and set in `snapshot`."""
+    """Elements of this subtask, read after `restore` and set in `snapshot`. What is read is a value: changed in place, it changes nothing
+    here, so that a call that becomes a dead letter takes nothing with it."""
 
-    __slots__ = ("_elements",)
+    __slots__ = ("_dumps", "_elements", "_read")
 
     def __init__(self, elements: Iterable[T] = ()) -> None:
         self._elements = list(elements)
+        self._dumps: Callable[[T], bytes] | None = None
+        self._read: list[tuple[T, bytes]] = []
+        """For a test harness: what was read since the elements were set, and its bytes."""
+
+    def watch_reads(self, dumps: Callable[[T], bytes]) -> None:
+        """For a test harness: a run does not pay for it."""
+        self._dumps = dumps
+
+    def changed_in_place(self) -> list[T]:
+        """What was read, and changed since, if the elements were not set afterwards: the change is lost."""
+        return [value for value, before in self._read if not self._is(value, before)]
 
     def get(self) -> list[T]:
-        return list(self._elements)
+        given = list(map(snapshot, self._elements))
+        if self._dumps is not None:
+            changeable = (new for new, old in zip(given, self._elements, strict=True) if new is not old)
+            self._read += [(value, self._dumps(value)) for value in changeable]
+        return given
+
+    def _is(self, value: T, before: bytes) -> bool:
+        try:
+            return self._dumps is None or self._dumps(value) == before
+        except StateTypeError:
+            return False
 
     def add(self, value: T) -> None:
         self._elements.append(value)
 
     def update(self, values: Iterable[T]) -> None:
         self._elements = list(values)
+        self._read = []
 
     def clear(self) -> None:
         self.update(())
@@ -33,6 +59,7 @@ class BoundOperatorList(Generic[T]):
     def load(self, own: Sequence[T], others: Sequence[T] = ()) -> None:
         """Gives the state its elements when the task begins. Only a union takes those of other subtasks."""
         self._elements = [*others, *own]
+        self._read = []
 
     def recorded(self) -> list[T]:
         """What the record keeps for this subtask."""
@@ -45,6 +72,7 @@ class BoundOperatorList(Generic[T]):
         """Back to a mark: a list that is there grows only at its end, or another one takes its place."""
         ((self._elements, length),) = mark
         del self._elements[length:]
+        self._read = []
 
 
 class BoundUnionList(BoundOperatorList[T]):

@@ -347,7 +347,7 @@ class KeyedHarness(KeyedStateHarness):
         self._slot += 1
         before = self._before.entries
         engine = self._new_engine()
-        hand_out(engine.process, self._elements, 0, whole=True)
+        hand_out(engine.process, self._elements, 0, whole=True, watched=True)
         try:
             engine.open()
             engine.restore()

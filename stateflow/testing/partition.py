@@ -136,7 +136,8 @@ class PartitionHarness(Harness):
         parts, engines = [], []
         for engine in self._subtasks():
             try:
-                hand_out(engine.process, self._elements, engine.context.subtask, whole=self._begins)
+                subtask = engine.context.subtask
+                hand_out(engine.process, self._elements, subtask, whole=self._begins, watched=True)
                 engine.open()
                 engine.restore()
                 work(engine)

@@ -21,6 +21,11 @@ class Counting(sf.KeyedProcess[int, Any, Any]):
     rates = sf.BroadcastState(str, float)
 
 
+class Nested(sf.KeyedProcess[int, Any, Any]):
+    mine = sf.OperatorListState(list[int])
+    everybodys = sf.UnionListState(dict[str, list[int]])
+
+
 class Subtasks:
     """The subtasks of an operator, batch after batch, with what the record keeps between them."""
 
@@ -123,3 +128,16 @@ def test_a_value_of_the_wrong_type_names_operator_and_state() -> None:
         "operator 'op', state 'rates': expected dict[str, float], but in the value expected `float`, got `None` - at `$[...]`: declare "
         "`float | None`, or give it a value before it is stored"
     )
+
+
+def test_a_change_in_place_of_what_was_read_does_not_reach_the_record() -> None:
+    """In a run nobody tells of it: the elements stay as they were."""
+    process = Nested()
+    bind(process, "op", Cursor(1, 0), {})
+    process.mine.add([1])
+    process.everybodys.add({"a": [1]})
+    before = gathered("op", process)
+    process.mine.get()[0].append(2)
+    process.everybodys.get()[0]["a"].append(2)
+    assert gathered("op", process) == before
+    assert (process.mine.get(), process.everybodys.get()) == ([[1]], [{"a": [1]}])

@@ -16,8 +16,9 @@ import stateflow as sf
 from stateflow.errors import UsageError, UserCodeError
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.output import RowWriter
-from stateflow.operators.snapshots import Copies, snapshot
+from stateflow.operators.snapshots import Copies
 from stateflow.pipelines.rows.row_type import row_type
+from stateflow.state.copied import snapshot
 from stateflow.testing import ColumnarHarness, KeyedHarness, PartitionHarness
 from tests.refusals.refusal import refused
 

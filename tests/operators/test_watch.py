@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 import stateflow as sf
-from stateflow.testing import KeyedHarness
+from stateflow.testing import KeyedHarness, PartitionHarness
 from tests.refusals.refusal import refused
 
 
@@ -226,3 +227,65 @@ def test_nobody_is_told_of_what_a_key_had_read_whose_writes_are_discarded(where:
     assert [letter[2] for letter in harness.dead_letters] == letters
     found = harness.snapshot(failing)
     assert (found["skus"], found["by_day"]) == (["x"], {"monday": ["x"]})
+
+
+class Logs(sf.PartitionProcess[Any, Any]):
+    """Does what the row says with elements of the operator's own."""
+
+    own = sf.OperatorListState(list[str])
+    shared = sf.UnionListState(Cart)
+
+    def process(self, rows: Iterator[str], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            match row:
+                case "begin":
+                    self.own.add(["x"])
+                    self.shared.add(Cart(["x"]))
+                case "own in place":
+                    self.own.get()[0].append("lost")
+                case "shared in place":
+                    self.shared.get()[0].skus.append("lost")
+                case "set afterwards":
+                    logs, carts = self.own.get(), self.shared.get()
+                    logs[0].append("kept")
+                    carts[0].skus.append("kept")
+                    self.own.update(logs)
+                    self.shared.update(carts)
+                case "only read":
+                    assert (self.own.get(), self.shared.get()) == ([["x"]], [Cart(["x"])])
+        yield "done"
+
+
+@pytest.mark.parametrize("state", ["own", "shared"])
+def test_an_element_of_an_operator_changed_in_place_and_not_set_is_told(state: str) -> None:
+    harness = PartitionHarness(Logs, output="done string")
+    harness.rows("begin")
+    with refused(sf.UsageError, repr(state), "'lost'", f"write self.{state}.update(values)"):
+        harness.rows(f"{state} in place")
+    harness.rows("only read")
+    harness.rows("set afterwards")
+    process = harness.state()
+    assert (process.own.get(), process.shared.get()) == ([["x", "kept"]], [Cart(["x", "kept"])])
+
+
+class Keys(sf.KeyedProcess[int, Order, str]):
+    seen = sf.OperatorListState(list[int])
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
+        for row in rows:
+            if row.sku == "begin":
+                self.seen.add([])
+            else:
+                self.seen.get()[0].append(key)
+            if row.sku == "bad":
+                raise ValueError("no such sku")
+
+
+def test_a_dead_letter_takes_back_what_it_did_to_an_element_of_the_operator() -> None:
+    harness = KeyedHarness(Keys, output="sku string", on_error="dead_letter")
+    harness.rows(Order(1, "begin"))
+    harness.rows(Order(2, "bad"))
+    assert len(harness.dead_letters) == 1
+    assert harness.state(1).seen.get() == [[]]
+    with refused(sf.UsageError, "'seen'", "[2]", "write self.seen.update(values)"):
+        harness.rows(Order(2, "good"))
