@@ -4,6 +4,7 @@ ask."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 
 import pyarrow as pa
@@ -12,12 +13,42 @@ from stateflow.errors import UsageError
 from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.pipelines.rows.row_type import RowType, parts_of_schema, row_type
 from stateflow.pipelines.rows.type_text import inside_of, size_of
+from stateflow.state.keys.arrow_types import wide
 
+PIECE_BYTES = 1 << 30
+"""Of a table that is put out at once; an array whose type is not wide holds twice as much."""
 _PLAIN = {column.name: getattr(pa, column.arrow[0])(*column.arrow[1:]) for column in COLUMN_TYPES}
 
 
 def arrow_schema_of(rows: RowType) -> pa.Schema:
     return pa.schema([(field.name, arrow_type(field.type)) for field in rows.fields])
+
+
+def wide_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns with wide types."""
+    return pa.schema([field.with_type(wide(field.type)) for field in schema])
+
+
+def wide_table(table: pa.Table) -> pa.Table:
+    """The same rows with wide types. Texts and bytes are not copied, only where they begin."""
+    return table.cast(wide_schema(table.schema))
+
+
+def narrow_pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """The rows in as many tables as it takes for none to need wide types: most often the table as it is."""
+    waiting = [table]
+    while waiting:
+        piece = waiting.pop()
+        if piece.nbytes <= PIECE_BYTES or piece.num_rows < 2:
+            # A slice has the offsets of its array, which may be too large: a copy of it has its own.
+            yield (
+                piece
+                if piece is table
+                else pa.table([c.combine_chunks() for c in piece.columns], piece.schema)
+            )
+        else:
+            half = piece.num_rows // 2
+            waiting += [piece.slice(half), piece.slice(0, half)]
 
 
 @cache

@@ -14,6 +14,7 @@ import pyarrow as pa
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.format.instants import instant
 from stateflow.format.records import ExpiryShare, StateSchema
+from stateflow.operators.arrow_types import narrow_pieces, wide_table
 from stateflow.operators.combined import Combinable
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
@@ -107,7 +108,9 @@ class ColumnarEngine:
         where = f"operator {spec.uid!r}"
         if len(spec.states) > 1:
             where += f", state {name!r}"
-        return ColumnState(spec.key, schema, spec.max_parallelism, where, expiry)
+        return ColumnState(
+            spec.key, schema, spec.max_parallelism, where, expiry, is_wide=spec.operator.is_wide
+        )
 
     def attach(
         self, backend: Backend, groups: range, next_due: int | None, *, empty: bool,
@@ -143,6 +146,8 @@ class ColumnarEngine:
         if any(self.spec.defaults):
             by_input = zip(tables, self.spec.defaults, strict=True)
             tables = [filled(self.spec.uid, table, defaults) for table, defaults in by_input]
+        if operator.is_wide:
+            tables = [wide_table(table) for table in tables]
         if len(tables) == 1:
             self.context.late = late[0]
             yield from self._batches(lambda: operator.process(tables[0], self.states, self.context))
@@ -165,7 +170,7 @@ class ColumnarEngine:
         for name, piece in self._pieces(code):
             schema = self._schema(name)
             try:
-                table = pa.table(piece).select(schema.names).cast(schema)
+                tables = [each.cast(schema) for each in narrow_pieces(pa.table(piece).select(schema.names))]
             except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
                 output = "its output" if name == MAIN else f"side output {name!r}"
                 raise UsageError(
@@ -173,12 +178,13 @@ class ColumnarEngine:
                     f"{' '.join(str(error).split())}"
                 ) from error
             for column in self.spec.never_null.get(name, ()):
-                if table.column(column).null_count:
+                if any(table.column(column).null_count for table in tables):
                     raise null_refused(f"operator {self.spec.uid!r}", column)
-            if name == DEAD_LETTERS:
-                self.dead_letters += table.num_rows
-            for batch in table.to_batches(max_chunksize=TABLE_ROWS):
-                yield name, batch
+            for table in tables:
+                if name == DEAD_LETTERS:
+                    self.dead_letters += table.num_rows
+                for batch in table.to_batches(max_chunksize=TABLE_ROWS):
+                    yield name, batch
 
     def _schema(self, name: Any) -> pa.Schema:
         schema = self.spec.outputs.get(name) if isinstance(name, str) else None

@@ -17,6 +17,7 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UserCodeError
 from stateflow.format.keygroups import key_group
+from stateflow.state.columns import state as state_module
 from stateflow.state.columns.state import ColumnState
 from stateflow.testing import ColumnarHarness
 from tests.operators.columnar_operators import LATE, Click, Minute, PerMinute, matched
@@ -345,6 +346,26 @@ def test_entries_that_differ_in_anything_are_no_repetition() -> None:
     harness = ColumnarHarness(code, Click, key="user", state=state, output="n long")
     harness.rows(Click(1, "a", at(0)))
     assert done
+
+
+def test_due_entries_come_in_tables_of_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "BLOCK_BYTES", 5000)
+    schema = msgspec.structs.replace(sf.columns({"text": str}, timed=True).schema(), id=3)
+    state = ColumnState([("user", "int")], schema, 8, "operator 'x'")
+    state.attach(Shelf(tmp_path, "memory", BACKENDS["memory"]()).open(), range(8), empty=True)
+    users, texts = list(range(100)), [str(user) * 500 for user in range(100)]
+    state.put(pa.array(users), pa.table({"text": texts}), at=at(0))
+    tables: list[pa.Table] = []
+    done: set[int] = set()
+    for table, count in state.due_settled(at(1)):
+        keys = table["user"].to_pylist()
+        assert not done & {key_group(key, 8) for key in keys}
+        done |= {key_group(key, 8) for key in keys[:count]}
+        tables.append(table)
+    assert max(table.num_rows for table in tables) < 20
+    assert done == set(range(8))
+    found = pa.concat_tables(tables).sort_by("user")
+    assert (found["user"].to_pylist(), found["text"].to_pylist()) == (users, texts)
 
 
 def test_a_key_of_another_shard_is_refused_by_every_call(tmp_path: Path) -> None:

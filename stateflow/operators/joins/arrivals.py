@@ -17,7 +17,7 @@ from stateflow.operators.ready.windows.windowed import NEVER
 from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
 from stateflow.pipelines.ready.operators import LATE_ROWS, PARTLY_LATE_ROWS
-from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.arrow_types import ARROW, wide
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 
@@ -79,7 +79,9 @@ class Arriving:
                 table, at = table.filter(pa.array(in_time)), at[in_time]
             else:
                 late.append(table.slice(0, 0))
-            columns = [typed(table[name], ARROW[kind]) for name, (_, kind) in zip(side.key, key, strict=True)]
+            columns = [
+                typed(table[name], wide(ARROW[kind])) for name, (_, kind) in zip(side.key, key, strict=True)
+            ]
             has_key = np.ones(len(at), dtype=bool)
             for column in columns:
                 if column.null_count:

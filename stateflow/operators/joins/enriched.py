@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UserCodeError, placed
-from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.arrow_types import arrow_schema_of, wide_schema
 from stateflow.operators.joins.arrivals import Produced
 from stateflow.operators.joins.asked import Lookups, NoAnswer, UnreadableAnswerError, WrongAnswersError
 from stateflow.operators.ready.grouping.dead_letters import Letters, dead_letter, key_of, put_out
@@ -31,7 +31,8 @@ class Enriched(ColumnarOperator):
         self._declared = declared
         self._lookups = Lookups(declared.asking, self._taken, diverts=declared.diverts)
         out = arrow_schema_of(declared.output)
-        self._answers = pa.schema([out.field(field.name) for field in declared.answered])
+        self._types = [out.field(field.name).type for field in declared.answered]
+        self._answers = wide_schema(pa.schema([out.field(field.name) for field in declared.answered]))
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         declared = self._declared
@@ -85,15 +86,15 @@ class Enriched(ColumnarOperator):
     def _read(self, keys: list[Any], answers: list[Any]) -> pa.Table:
         """The fields of answers as columns. `_taken` has made the answers."""
         columns = []
-        for number, field in enumerate(self._answers):
+        for number, (field, kind) in enumerate(zip(self._answers, self._types, strict=True)):
             values = [answer[number] for answer in answers]
             try:
-                columns.append(array_of(values, field.type))
+                columns.append(array_of(values, kind).cast(field.type))
             except MISFITS:
-                place, error = next(misfits(values, field.type))
+                place, error = next(misfits(values, kind))
                 raise UserCodeError(
                     f"operator {self._declared.uid!r}: the answer for {keys[place]!r} has {values[place]!r} as {field.name!r}, which is no "
-                    f"{field.type}: {error}; nothing of the batch was stored, and a run with changed code repeats it"
+                    f"{kind}: {error}; nothing of the batch was stored, and a run with changed code repeats it"
                 ) from error
         return pa.table(columns, schema=self._answers)
 

@@ -19,6 +19,14 @@ from stateflow.pipelines.ready.windows import Session
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
     """The operator that runs: made from a declaration, or the operator itself. `read` names its outputs that have a reader."""
+    runs = _made(operator, read)
+    if runs is not operator:
+        # User code of its own gets the types that it knows.
+        runs.is_wide = True
+    return runs
+
+
+def _made(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
     match operator:
         case IntervalJoin():
             return IntervalJoined(operator, read)

@@ -22,10 +22,12 @@ from stateflow.errors import IncompatibleError
 from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.pipelines.ready.joins import Side
+from stateflow.state.keys.arrow_types import wide
 from stateflow.state.values.evolution.evolved_columns import earlier_names
 from stateflow.state.values.kept_rows import columns_of
 
 _AT, _MATCHED, _NULLS = "at", "matched", "nulls"
+_BYTES = pa.large_binary()
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,11 @@ class RowBlocks:
         self.aliases = aliases
         self.text = ",".join(f"{name}:{kind}" for name, kind in columns)
         """The columns as text, kept beside a block: later code may have other columns."""
-        self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        self.types = [arrow_type(kind) for _, kind in columns]
+        """As people know them."""
+        self.schema = pa.schema(
+            [(name, wide(kind)) for (name, _), kind in zip(columns, self.types, strict=True)]
+        )
         kinds = list(self.schema.types)
         self._texts = [place for place, kind in enumerate(kinds) if _is_text(kind)]
         # What is wide comes first, so that most reads are aligned.
@@ -108,7 +114,7 @@ class RowBlocks:
         bounds = np.concatenate(([0], ends))
         blocks = _binary(bounds * self._record.itemsize, pa.py_buffer(records))
         if not self._texts:
-            return EncodedBlocks(blocks, pa.nulls(len(ends), pa.binary()))
+            return EncodedBlocks(blocks, pa.nulls(len(ends), _BYTES))
         offsets, data = _interleaved([columns[place] for place in self._texts])
         width = len(self._texts)
         lengths = np.diff(offsets).reshape(count, width)
@@ -147,8 +153,8 @@ class RowBlocks:
                 columns.append(rows.columns.column(place).cast(field.type))
             except pa.ArrowException as error:
                 raise IncompatibleError(
-                    f"{where}: rows that wait have column {source!r} as {self.schema.types[place]}, and the pipeline has it "
-                    f"as {field.type} ({error}): keep the type until they are joined, or give the operator a new uid"
+                    f"{where}: rows that wait have column {source!r} as {self.types[place]}, and the pipeline has it "
+                    f"as {now.types[now.schema.get_field_index(field.name)]} ({error}): keep the type until they are joined, or give the operator a new uid"
                 ) from error
         return Rows(rows.at, rows.matched, pa.table(columns, schema=now.schema)), counts
 
@@ -176,7 +182,7 @@ def _of_text(text: str) -> RowBlocks:
 
 
 def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 def _form(kind: Any) -> str:
@@ -214,37 +220,33 @@ def _array(values: Any, kind: Any, null: Any) -> Any:
 def _interleaved(columns: Sequence[Any]) -> tuple[Any, Any]:
     """Texts row after row: where each begins and ends, and all their bytes."""
     count = len(columns[0])
-    items = [column.cast(pa.binary()) for column in columns]
+    items = [column.cast(_BYTES) for column in columns]
     items = [column.fill_null(b"") if column.null_count else column for column in items]
     one = items[0]
     if len(items) > 1:
         order = np.arange(count * len(items)).reshape(len(items), count).T.reshape(-1)
         one = pa.concat_arrays(items).take(pa.array(order))
     _, offsets, data = one.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int32, count=len(one) + 1, offset=one.offset * 4).astype(
-        np.int64
-    )
+    bounds = np.frombuffer(offsets, dtype=np.int64, count=len(one) + 1, offset=one.offset * 8)
     if data is None:
         return bounds - bounds[0], pa.py_buffer(b"")
     return bounds - bounds[0], data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
 
 
 def _binary(offsets: Any, data: Any) -> Any:
-    bounds = pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, bounds, data])
+    bounds = pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int64))
+    return pa.Array.from_buffers(_BYTES, len(offsets) - 1, [None, bounds, data])
 
 
 def _joined(blocks: Any) -> tuple[Any, Any]:
     """The length of each block, and the bytes of all of them."""
-    array = whole(blocks)
+    array = whole(blocks).cast(_BYTES)
     if array.null_count:
         array = array.fill_null(b"")
     if not len(array):
         return np.zeros(0, dtype=np.int64), pa.py_buffer(b"")
     _, offsets, data = array.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int32, count=len(array) + 1, offset=array.offset * 4).astype(
-        np.int64
-    )
+    bounds = np.frombuffer(offsets, dtype=np.int64, count=len(array) + 1, offset=array.offset * 8)
     if data is None:
         return np.diff(bounds), pa.py_buffer(b"")
     return np.diff(bounds), data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))

@@ -40,7 +40,7 @@ class RowState:
             {
                 "rows": written.rows,
                 "texts": written.texts,
-                "layout": pa.array([self.layout.text] * count, pa.string()),
+                "layout": pa.array([self.layout.text] * count, pa.large_string()),
             }
         )
 

@@ -90,7 +90,7 @@ class WaitingRows:
             chosen = np.flatnonzero(mine)
             written = in_blocks(layout, side.rows, chosen, number_of[side.blocks[chosen]], len(places))
             columns[f"{name}_rows"], columns[f"{name}_texts"] = written.rows, written.texts
-        columns["layout"] = pa.array([self._text] * len(places))
+        columns["layout"] = pa.array([self._text] * len(places), pa.large_string())
         keys, by = read.keys.take(pa.array(places)), _by(read.buckets[places])
         states[WAITING].put(keys, pa.table(columns), by=by)
         sooner = np.flatnonzero(earliest[places] < before[places])

@@ -48,7 +48,7 @@ def _value(expression: Expression, column: Column) -> Any:
         case "IS NULL":
             return pc.is_null(arguments[0])
         case "LIKE":
-            return pc.match_substring_regex(arguments[0].cast(pa.string()), _regex(expression.value))
+            return pc.match_substring_regex(arguments[0].cast(pa.large_string()), _regex(expression.value))
     work = _computed if expression.operation in _ARITHMETIC else _compared
     try:
         return work(expression.operation, *arguments)

@@ -77,6 +77,9 @@ class ColumnarOperator:
     """Whether a key's rows must lie together, in the order of `order_by`. It costs a sort."""
     null_keys: bool = False
     """True if the operator also gets rows with a null in their key. They have no state."""
+    is_wide: bool = False
+    """Whether texts and bytes come in the wide types of Arrow, `large_string` and `large_binary`, and may be put out in them. One
+    array of the others holds 2 GiB."""
     waits: int = 0
     """By how many microseconds, at most, `next_due` is later than the earliest time of the timed states."""
 

@@ -107,7 +107,8 @@ class TableWork(Work):
         tables, flags = [], []
         for index, columns in enumerate(carry.sides):
             mine = pa.array(side == index)
-            arrays = [table.column(column).filter(mine).combine_chunks() for column in columns]
-            tables.append(pa.table(arrays, names=list(names[index])))
+            arrays = [table.column(column).filter(mine) for column in columns]
+            # Of a table, unlike of a column, texts stay in several chunks if one array cannot hold them.
+            tables.append(pa.table(arrays, names=list(names[index])).combine_chunks())
             flags.append(late.filter(mine))
         return tables, flags

@@ -21,7 +21,7 @@ from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import StateSchema
 from stateflow.state.columns.layout import TIME
 from stateflow.state.columns.order import inverse, order_of, sort_words, taken, tied_rows
-from stateflow.state.keys.arrow_types import ARROW, INSTANT
+from stateflow.state.keys.arrow_types import ARROW, INSTANT, wide
 from stateflow.state.keys.columns import encode_columns, key_column, lengthened, of_state
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
@@ -48,7 +48,10 @@ class SharedKeys:
 class EntryKeys:
     """Turns columns into full keys of one state, and full keys into columns."""
 
-    def __init__(self, key: Key, schema: StateSchema, max_parallelism: int, where: str) -> None:
+    def __init__(
+        self, key: Key, schema: StateSchema, max_parallelism: int, where: str, *, is_wide: bool = False
+    ) -> None:
+        """With `is_wide` the columns that `decode` gives have wide types."""
         self._key = tuple(key)
         self._types = [kind for _, kind in key]
         self._by = schema.by
@@ -56,10 +59,11 @@ class EntryKeys:
         self._id = schema.id
         self._max = max_parallelism
         self._where = where
-        fields = [pa.field(name, ARROW[kind]) for name, kind in key]
+        types = {kind: wide(ARROW[kind]) if is_wide else ARROW[kind] for kind in ARROW}
+        fields = [pa.field(name, types[kind]) for name, kind in key]
         if schema.timed:
             fields.append(pa.field(TIME, INSTANT))
-        fields += [pa.field(name, ARROW[kind]) for name, kind in schema.by]
+        fields += [pa.field(name, types[kind]) for name, kind in schema.by]
         self.schema = pa.schema(fields)
         """Of the columns that `decode` gives."""
 
@@ -166,7 +170,10 @@ class EntryKeys:
         parts.namespace()
         columns += [parts.part(kind) for _, kind in self._by]
         parts.end()
-        return columns
+        return [
+            column if column.type == kind else column.cast(kind)
+            for column, kind in zip(columns, self.schema.types, strict=True)
+        ]
 
     def _columns(self, given: Any, wanted: Key, what: str) -> list[Any]:
         columns = list(given.columns) if isinstance(given, (pa.Table, pa.RecordBatch)) else [given]

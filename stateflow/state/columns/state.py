@@ -27,6 +27,8 @@ from stateflow.state.values.expiries import has_expired, live, plain, plain_valu
 
 BLOCK = 100_000
 """Entries in one table of due entries."""
+BLOCK_BYTES = 128 << 20
+"""With this many bytes of values such a table is full, however few entries it has."""
 NOTHING = 1 << 63
 """Later than every instant: no entry is known to be there."""
 UNKNOWN = -NOTHING
@@ -38,13 +40,25 @@ class ColumnState:
     likewise."""
 
     def __init__(
-        self, key: Key, schema: StateSchema, max_parallelism: int, where: str, expiry: Expiry | None = None
+        self,
+        key: Key,
+        schema: StateSchema,
+        max_parallelism: int,
+        where: str,
+        expiry: Expiry | None = None,
+        *,
+        is_wide: bool = False,
     ) -> None:
+        """With `is_wide` the tables that it gives have wide types."""
         self.schema: pa.Schema
         """Of the value columns."""
         self._where = where
-        self._keys = EntryKeys(key, schema, max_parallelism, where)
-        self._values = EvolvedColumnBytes(schema) if schema.evolved else ColumnBytes(schema.value)
+        self._keys = EntryKeys(key, schema, max_parallelism, where, is_wide=is_wide)
+        self._values = (
+            EvolvedColumnBytes(schema, is_wide=is_wide)
+            if schema.evolved
+            else ColumnBytes(schema.value, is_wide=is_wide)
+        )
         self.schema = self._values.schema
         self.entry_schema = pa.schema([*self._keys.schema, *self.schema])
         """Of the tables that `entries` and `due` give."""
@@ -173,8 +187,8 @@ class ColumnState:
         return table if row is None else table.append_column(row, pa.array(numbers))
 
     def due(self, up_to: int | datetime) -> Iterator[pa.Table]:
-        """The entries of times up to and including an instant, as tables of at most `BLOCK` rows: key group after key group,
-        in each in the order of time. What is written meanwhile is not seen."""
+        """The entries of times up to and including an instant, as tables of at most `BLOCK` rows, or fewer where these are large:
+        key group after key group, in each in the order of time. What is written meanwhile is not seen."""
         return (table for table, _ in self.due_settled(up_to))
 
     def due_settled(self, up_to: int | datetime) -> Iterator[tuple[pa.Table, int]]:
@@ -186,10 +200,13 @@ class ColumnState:
             return
         scans = [self._opened.scan(*timer_range(group, self._id, limit)) for group in self._groups]
         found = chain.from_iterable(scans)
-        while block := list(islice(found, BLOCK)):
-            last_group = block[-1][0][:GROUP_WIDTH]
-            settled = len(block) if len(block) < BLOCK else bisect_left(block, (last_group,))
-            yield self._entries(block), settled
+        ended = False
+        while not ended:
+            block, ended = _block(found)
+            if block:
+                last_group = block[-1][0][:GROUP_WIDTH]
+                settled = len(block) if ended else bisect_left(block, (last_group,))
+                yield self._entries(block), settled
 
     def delete_due(self, up_to: int | datetime) -> None:
         """Deletes the entries of times up to and including an instant: ranges, however many entries there are."""
@@ -350,6 +367,21 @@ class ColumnState:
             if pa.types.is_timestamp(column.type):
                 refuse_far(column, f"{self._where}: the column {name!r} given to put()")
         return columns
+
+
+def _block(found: Iterator[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The next entries that make one table, and whether they are the last."""
+    block: list[tuple[bytes, bytes]] = []
+    size, more = 0, 1
+    while len(block) < BLOCK and size < BLOCK_BYTES:
+        some = list(islice(found, min(more, BLOCK - len(block))))
+        if not some:
+            return block, True
+        block += some
+        # To look after each entry would take longer than to read it; twice as many as before may be too many by half.
+        size += sum(len(raw) for _, raw in some)
+        more *= 2
+    return block, False
 
 
 def _spans(starts: Any, counts: Any, own: Any) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from stateflow.errors import UsageError
 from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, SIGN
 from stateflow.format.scalars import KEY_TYPES, KEYS
-from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.arrow_types import ARROW, wide
 
 Array = np.ndarray[Any, Any]
 
@@ -152,8 +152,9 @@ def _escaped(name: str, column: Any) -> Any:
 
 
 def key_column(name: str, column: Any) -> Any:
-    """One array of the key type's own Arrow type, without nulls."""
-    return _arrow(name, column, ARROW[name])
+    """One array of the key type's own Arrow type, or of its wide one where the column has that; without nulls."""
+    own = ARROW[name]
+    return _arrow(name, column, wide(own) if getattr(column, "type", None) == wide(own) else own)
 
 
 def _arrow(name: str, column: Any, wanted: pa.DataType | None = None) -> Any:

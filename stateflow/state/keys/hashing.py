@@ -47,7 +47,7 @@ def key_groups_of(types: Sequence[str], columns: Sequence[Any], max_parallelism:
 
 def _bytes_of(name: str, column: Any) -> list[bytes]:
     if name != "decimal":
-        return column.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        return column.cast(pa.large_binary()).to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
     parts = []
     for value in column.to_pylist():
         unscaled = unscaled_decimal(value)

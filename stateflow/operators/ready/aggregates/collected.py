@@ -14,7 +14,7 @@ from stateflow.operators.ready.aggregates.kept_columns import restored
 from stateflow.operators.ready.aggregates.partials import CountedRows, Parts
 from stateflow.operators.ready.grouping.groups import Groups, grouped, whole
 from stateflow.operators.ready.grouping.ordered_values import ranks
-from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.arrow_types import ARROW, wide
 
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
 
@@ -103,7 +103,7 @@ def plain(column: Any) -> Any:
 
 
 def _plain_type(kind: Any) -> Any:
-    return pa.int64() if pa.types.is_timestamp(kind) else kind
+    return pa.int64() if pa.types.is_timestamp(kind) else wide(kind)
 
 
 def _typed(column: Any, kind: Any) -> Any:
@@ -116,7 +116,8 @@ def _blobs(ids: Any, columns: list[Any], size: int) -> Any:
     bounds = np.searchsorted(ids, np.arange(size + 1)).tolist()
     lists = [column.to_pylist() for column in columns]
     return pa.array(
-        [_encode([each[a:b] for each in lists]) if b > a else None for a, b in pairwise(bounds)], pa.binary()
+        [_encode([each[a:b] for each in lists]) if b > a else None for a, b in pairwise(bounds)],
+        pa.large_binary(),
     )
 
 

@@ -20,7 +20,7 @@ from stateflow.operators.ready.grouping.groups import Groups, whole
 from stateflow.operators.ready.grouping.pairs import MOST_CONDITIONS, Pairs, pairs_of, reduced
 from stateflow.pipelines.ready.aggregates import Aggregated
 from stateflow.pipelines.ready.operators import SEEN, VALUE, distinct_state
-from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.arrow_types import ARROW, wide
 
 Counted = tuple[Sequence[Aggregated], Pairs]
 """The aggregates that count the values of one column, and these values, with a bit for each of the aggregates."""
@@ -98,7 +98,7 @@ def counted_before(aggregates: Sequence[Aggregated], rows: pa.Table, groups: Gro
 
 def _typed(each: Aggregated, column: Any) -> Any:
     assert each.value is not None
-    return column.cast(ARROW[_NAMES[each.value]])
+    return column.cast(wide(ARROW[_NAMES[each.value]]))
 
 
 _NAMES = {kind.type: name for name, kind in BY_NAME.items()}

@@ -61,8 +61,8 @@ def _hashes(column: Any) -> Any:
     if pa.types.is_floating(values.type):
         numbers = values.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0
         hashed = _mixed(np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64))
-    elif pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-        parts = values.cast(pa.binary()).to_pylist()
+    elif pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+        parts = values.cast(pa.large_binary()).to_pylist()
         hashed = np.fromiter(map(xxhash.xxh64_intdigest, parts), dtype=np.uint64, count=len(parts))
     else:
         if pa.types.is_temporal(values.type):

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from stateflow.operators.ready.aggregates.decimals import decimals, stored
 from stateflow.operators.ready.grouping.keys import typed
-from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.arrow_types import ARROW, wide
 
 
 def kept(column: Any) -> Any:
@@ -23,7 +23,7 @@ def kept(column: Any) -> Any:
         return typed(column, pa.int64())
     if pa.types.is_floating(kind):
         return typed(column, pa.float64())
-    return typed(column, pa.string()) if pa.types.is_large_string(kind) else column
+    return typed(column, wide(kind))
 
 
 def restored(column: Any, kind: Any) -> Any:
@@ -31,5 +31,5 @@ def restored(column: Any, kind: Any) -> Any:
     if pa.types.is_date(kind):
         return column.cast(pa.int32()).view(pa.date32())
     if pa.types.is_decimal(kind):
-        return decimals(column, kind) if pa.types.is_binary(column.type) else column
+        return decimals(column, kind) if pa.types.is_large_binary(column.type) else column
     return column

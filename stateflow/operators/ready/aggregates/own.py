@@ -49,7 +49,7 @@ class Own:
                     encoded[group] = dumps(accumulator)
                 except Exception as error:
                     failures[group] = "add", error
-        return [_unless(failures, lambda: pa.array(encoded, pa.binary()))]
+        return [_unless(failures, lambda: pa.array(encoded, pa.large_binary()))]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
         serializer = serializer_for(self._code.state)
@@ -62,7 +62,7 @@ class Own:
         rows = zip(one[0].to_pylist(), other[0].to_pylist(), strict=True)
         failures: Failures = {}
         values = _each("merge", merged, rows, failures)
-        return [_unless(failures, lambda: pa.array(values, pa.binary()))]
+        return [_unless(failures, lambda: pa.array(values, pa.large_binary()))]
 
     def result(self, parts: Parts) -> Any:
         """The result for no values: that of an accumulator to which nothing was added."""

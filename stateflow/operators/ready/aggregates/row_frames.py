@@ -20,7 +20,8 @@ from stateflow.operators.ready.grouping.packed import bytes_of, of_bytes
 
 Names = tuple[str, ...]
 _decode = msgspec.msgpack.Decoder(str).decode
-
+_BYTES = pa.large_binary()
+_NOTHING = pa.scalar(b"", _BYTES)
 
 _size_at = struct.Struct("<i").unpack_from
 _AT_ONCE = 8192
@@ -35,11 +36,11 @@ def framed_rows(payloads: Sequence[bytes], before: bytes) -> Any:
     """A frame of each row, behind some bytes, as a column."""
     pieces = []
     for begin in range(0, len(payloads), _AT_ONCE):
-        rows = pa.array(payloads[begin : begin + _AT_ONCE], pa.binary())
-        sizes = pc.binary_length(rows).buffers()[1]
-        lengths = pa.Array.from_buffers(pa.binary(4), len(rows), [None, sizes]).cast(pa.binary())
-        pieces.append(pc.binary_join_element_wise(pa.scalar(before, pa.binary()), lengths, rows, b""))
-    return pa.chunked_array(pieces, pa.binary())
+        rows = pa.array(payloads[begin : begin + _AT_ONCE], _BYTES)
+        sizes = pc.binary_length(rows).cast(pa.int32()).buffers()[1]
+        lengths = pa.Array.from_buffers(pa.binary(4), len(rows), [None, sizes]).cast(_BYTES)
+        pieces.append(pc.binary_join_element_wise(pa.scalar(before, _BYTES), lengths, rows, _NOTHING))
+    return pa.chunked_array(pieces, _BYTES)
 
 
 def heading(names: Sequence[str]) -> bytes:
@@ -79,7 +80,7 @@ class EncodedRows:
     """Whole rows as the partial of an aggregate: the frames of a group, one after the other, behind those of their columns."""
 
     def __init__(self, columns: bytes) -> None:
-        self._columns = pa.scalar(columns, pa.binary())
+        self._columns = pa.scalar(columns, _BYTES)
 
     def create(self, values: CountedRows, groups: Groups) -> Parts:
         order = np.argsort(values.ids, kind="stable")
@@ -87,10 +88,10 @@ class EncodedRows:
         sums = np.zeros(groups.size, dtype=np.int64)
         np.add.at(sums, values.ids[order], lengths)
         rows = of_bytes(raw, sums, groups.counts(values.ids) > 0)
-        return [pc.binary_join_element_wise(self._columns, rows, b"")]
+        return [pc.binary_join_element_wise(self._columns, rows, _NOTHING)]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
-        return [pc.binary_join_element_wise(one[0], other[0], b"", null_handling="skip")]
+        return [pc.binary_join_element_wise(one[0], other[0], _NOTHING, null_handling="skip")]
 
     def result(self, parts: Parts) -> Any:
         return parts[0]

@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.ordered_values import ranks
-from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.arrow_types import ARROW, wide
 
 Key = Sequence[tuple[str, str]]
 
 
 def key_columns(rows: pa.Table, key: Key) -> list[Any]:
-    """Each key column as one array of the type that the key has."""
-    return [typed(rows[name], ARROW[kind]) for name, kind in key]
+    """Each key column as one array of the type that the key has, its wide one."""
+    return [typed(rows[name], wide(ARROW[kind])) for name, kind in key]
 
 
 def typed(column: Any, kind: Any) -> Any:
@@ -39,7 +39,10 @@ def one_of_each(columns: Sequence[Any], key: Key, firsts: Any) -> pa.Table:
 
 def has_alike(table: pa.Table, others: pa.Table, names: Sequence[str]) -> Any:
     """For each row of `table` whether a row of `others` has the same values in the columns `names`. Nulls are equal here."""
-    columns = [whole(pa.chunked_array([*table[name].chunks, *others[name].chunks])) for name in names]
+    columns = [
+        whole(pa.chunked_array([*mine.chunks, typed(others[name], mine.type)]))
+        for name, mine in ((name, table[name]) for name in names)
+    ]
     groups = grouped([pa.array(ranks(c)) if c.null_count else c for c in columns], len(table) + len(others))
     is_there = np.zeros(groups.size, dtype=bool)
     is_there[groups.ids[len(table) :]] = True

@@ -31,6 +31,15 @@ class OrderedValues:
         return array if array.type == self.type else array.cast(self.type)
 
 
+_ENCODED = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_decimal,
+)
+
+
 def ordered(column: Any) -> OrderedValues:
     """`column` is an array without nulls."""
     kind = column.type
@@ -38,7 +47,7 @@ def ordered(column: Any) -> OrderedValues:
         return OrderedValues(
             column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False), pa.float64()
         )
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+    if any(of_kind(kind) for of_kind in _ENCODED):
         encoded = column.dictionary_encode()
         order = pc.sort_indices(encoded.dictionary)
         ranks = np.empty(len(order), dtype=np.int64)

@@ -8,10 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateflow.errors import StateflowError
-
-_MOST_BYTES = (1 << 31) - 1
-
 
 def packed(ids: Any, entries: Any, size: int) -> Any:
     """A binary array of `size` groups; `ids` ascend, and `entries` has a row per entry. A group without entries is null."""
@@ -22,17 +18,11 @@ def packed(ids: Any, entries: Any, size: int) -> Any:
 
 def of_bytes(raw: Any, lengths: Any, valid: Any) -> Any:
     """A binary array of values that lie one after the other."""
-    if len(raw) > _MOST_BYTES:
-        raise StateflowError(
-            f"the sketches of one batch take {len(raw):,} bytes, and a column holds {_MOST_BYTES:,}: take smaller batches with "
-            "max_rows_per_batch, or a coarser accuracy="
-        )
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     mask = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    return pa.Array.from_buffers(
-        pa.binary(), len(lengths), [mask, pa.py_buffer(offsets.tobytes()), pa.py_buffer(raw.tobytes())]
-    )
+    buffers = [mask, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(raw))]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
 def unpacked(column: Any, kind: Any, width: int = 1) -> tuple[Any, Any]:
@@ -44,8 +34,10 @@ def unpacked(column: Any, kind: Any, width: int = 1) -> tuple[Any, Any]:
 
 def bytes_of(column: Any) -> tuple[Any, Any]:
     """How long each value is, and all bytes; null has none."""
-    column = pc.fill_null(column, b"")
+    column = pc.fill_null(column.cast(pa.large_binary()), b"")
+    if not len(column):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8)
     _, offsets, data = column.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    bounds = np.frombuffer(offsets, np.int64, count=len(column) + 1, offset=column.offset * 8)
     raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return np.diff(bounds), raw[bounds[0] : bounds[-1]].copy() if len(bounds) else raw[:0].copy()
+    return np.diff(bounds), raw[bounds[0] : bounds[-1]]

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
-from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.arrow_types import ARROW, wide
 from stateflow.state.values.arrow.headers import BadEntryError, split
 from stateflow.state.values.arrow.nested_shapes import element_of
 from stateflow.state.values.arrow.packed_instants import are_instants, refuse_far
@@ -51,12 +51,12 @@ def column_values(schema: str, where: str) -> Values:
 class ColumnBytes:
     """The values of one state as operators read and write them: many at once, as columns."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, *, is_wide: bool = False) -> None:
+        """With `is_wide` the columns have wide types."""
         fields = read_columns(schema)
         types = [field.type.name if isinstance(field.type, ScalarText) else "" for field in fields]
-        self.schema = pa.schema(
-            [(field.name, ARROW[kind]) for field, kind in zip(fields, types, strict=True)]
-        )
+        kinds = [wide(ARROW[kind]) if is_wide else ARROW[kind] for kind in types]
+        self.schema = pa.schema([(field.name, kind) for field, kind in zip(fields, kinds, strict=True)])
         self._fixed = FixedLayout(types) if all(name in FIXED_COLUMNS for name in types) else None
         count = len(types)
         self._head = bytes((RAW_CODE,)) + msgspec.msgpack.encode([None] * count)[: -count or None]
@@ -97,8 +97,8 @@ class EvolvedColumnBytes(ColumnBytes):
     """Of a state whose columns have changed since some of its values were written. Reads values of every schema that the record has,
     and marks the values that it writes."""
 
-    def __init__(self, schema: StateSchema) -> None:
-        super().__init__(schema.value)
+    def __init__(self, schema: StateSchema, *, is_wide: bool = False) -> None:
+        super().__init__(schema.value, is_wide=is_wide)
         today = todays_form(schema)
         assert today is not None
         self._today, self._number = today, schema.version

@@ -36,7 +36,7 @@ def packed_rows(head: bytes, columns: Sequence[Any], count: int) -> list[bytes]:
     pieces: list[Any] = []
     for column in columns:
         kind = column.type
-        if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        if not (_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
             block.append(_cells(column))
             continue
         block.append(_headers(column))
@@ -104,9 +104,13 @@ def _of_ints(numbers: Array) -> Cells:
     return _with_number(types, widths, numbers.view(np.uint64))
 
 
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _headers(column: Any) -> Cells:
     """The header of each text."""
-    is_text = pa.types.is_string(column.type)
+    is_text = _is_text(column.type)
     lengths = _numbers(pc.binary_length(column), 0).astype(np.uint64)
     types, widths = _sized(lengths, _TEXT if is_text else _BYTES)
     if is_text:
