@@ -34,6 +34,7 @@ def test_rows_come_by_the_first_code_then_the_next_and_those_alike_as_they_were(
         pa.array([5, -3, None, 5, 1 << 40, -3]),
         pa.array([-(1 << 63), (1 << 63) - 1, 0, None]),
         pa.array([(1 << 63) - 1, (1 << 63) - 2]),
+        pa.array([-(1 << 63), None, 1 - (1 << 63)]),
         pa.array([float("nan"), None, -0.0, 0.0, float("-inf")]),
         pa.array(["b", "a", None, "", "b"]),
         pa.array([True, None, False]),

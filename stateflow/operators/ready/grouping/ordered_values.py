@@ -130,7 +130,7 @@ def codes(column: Any) -> Any:
     if not column.null_count:
         return numbers - low
     out = np.zeros(len(column), dtype=np.int64)
-    out[column.is_valid().to_numpy(zero_copy_only=False)] = numbers - (low - 1)
+    out[column.is_valid().to_numpy(zero_copy_only=False)] = numbers - low + 1
     return out
 
 
