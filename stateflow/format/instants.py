@@ -54,6 +54,11 @@ def instant(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
 
 
+def nearest_instant(micros: int) -> datetime:
+    """The instant for people, or the last one that there is: a window may end behind it."""
+    return instant(min(max(micros, BEGIN_OF_TIME), END_OF_TIME))
+
+
 def days_since_epoch(value: date) -> int:
     return value.toordinal() - _EPOCH_DAY
 

@@ -27,7 +27,7 @@ from stateflow.format.encoding import (
     prefix,
     read_timestamp,
 )
-from stateflow.format.instants import instant
+from stateflow.format.instants import instant, nearest_instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorState, Record, Shard, StateSchema
 from stateflow.reading.rows_of_joins import RowsOfJoin, rows_of_join
@@ -538,7 +538,7 @@ def _at_times(
     found: list[dict[str, Any]] = []
     most = None if limit is None else min(limit, MOST_TIMES)
     for own, stored in _by_time(target, backend, full, whole=limit is None):
-        moment = {"at": instant(read_timestamp(own, PREFIX_WIDTH))}
+        moment = {"at": nearest_instant(read_timestamp(own, PREFIX_WIDTH))}
         entries = _live(stored, now, None)[0]
         found += [moment | entry for entry in _gathered(target, len(own), entries)]
         if most is not None and len(found) > most:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, read_timestamp
-from stateflow.format.instants import instant
+from stateflow.format.instants import instant, nearest_instant
 from stateflow.reading.query import Target
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import text_of_key
@@ -53,7 +53,7 @@ class StateEntries:
         schema, at = self.target.schema, PREFIX_WIDTH
         part: Any = None
         if schema.timed:
-            part = {"at": instant(read_timestamp(full, at))}
+            part = {"at": nearest_instant(read_timestamp(full, at))}
             at += TIME_WIDTH
         key, at = self._codec(full, at)
         namespace = None

@@ -252,7 +252,9 @@ class StateTable(_Table):
         columns, groups = self._keys(batch)
         types, suffix = list(self._types), EMPTY_NAMESPACE
         if self._timed:
-            types, columns = ["int", *types], [self._instants(self._own(batch, "at")), *columns]
+            # A window may end behind the last instant that Python has.
+            ends = self._own(batch, "at").cast(pa.int64()).to_numpy(zero_copy_only=False)
+            types, columns = ["int", *types], [ends, *columns]
         if self._by or self._map_types or self._kind == "list":
             # The empty namespace is written as the bool False is, what follows it like further parts of the key.
             types, suffix = [*types, "bool"], b""

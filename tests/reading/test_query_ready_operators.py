@@ -22,6 +22,7 @@ from stateflow.reading.key_state import EntriesShard, key_state
 from stateflow.reading.past_states import KeyOfState, PastStates
 from stateflow.reading.predicates import function
 from stateflow.replay.states import state_changes
+from stateflow.state.tabular import StateTable
 from stateflow.testing import ColumnarHarness
 from tests.jobs.queried import QueriedJob
 from tests.refusals.refusal import refused
@@ -110,6 +111,23 @@ def windows_of_two_keys(count: int) -> tuple[ColumnarHarness, int, int]:
     other = next(user for user in range(2, 10_000) if key_group(user, 128) == key_group(1, 128))
     run.rows(*(row(1, "tea", 1.0, minute) for minute in range(count)), row(other, "tea", 1.0, count // 2))
     return run, 1, other
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
+def test_a_window_that_ends_behind_the_last_instant_hinders_no_look_up(tmp_path: Path, backend: str) -> None:
+    run, mine, other = windows_of_two_keys(1)
+    last = datetime.max.replace(tzinfo=UTC)
+    run.rows({"user": other, "sku": "tea", "amount": 1.0, "ts": last})
+    job = checkpointed(run, tmp_path, backend)
+    asked = job.reader(tmp_path / "host")
+    minute = {"at": NOON + timedelta(minutes=1), "n": 1}
+    assert asked.get("op", "windows", mine) == [minute]
+    assert asked.get("op", "windows", other) == [minute, {"at": last, "n": 1}]
+    asked.close()
+    table = StateTable(run._spec.key, 128, "windows", job.states["windows"])
+    entries = [entry for begin, end in table.ranges(0, 127) for entry in run._backend.scan(begin, end)]
+    exported = table.decode(*map(list, zip(*entries, strict=True)))
+    assert list(zip(*table.encode(exported), strict=True)) == entries, "what an export wrote can be imported"
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
