@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -288,6 +288,44 @@ def test_a_sum_that_overflows_with_what_is_kept_fails(kind: str) -> None:
     least.batch(table((1, -(1 << 63), 1)), 0)
     with refused(StateflowError, "is beyond 64 bits for user=1"):
         least.batch(table((1, -1, 1)), 0)
+
+
+def mean_of_decimals(*, on_error: str, window: Any = None) -> ColumnarHarness:
+    @sf.pipeline("means")
+    def means(flow: sf.Flow) -> None:
+        rows = flow.source(
+            "in",
+            sf.delta("/in"),
+            "user long, d decimal(38,0), ts timestamp",
+            event_time="ts",
+            watermark="0 seconds",
+        )
+        keyed = rows.key_by("user")
+        of = keyed if window is None else keyed.window(window)
+        of.aggregate("op", "user long, m decimal(38,4)", on_error=on_error, m=sf.mean("d"))  # type: ignore[union-attr]
+
+    return ColumnarHarness.of(means.build(), "op")
+
+
+@pytest.mark.parametrize("window", [None, sf.tumbling("1 minute")], ids=["running", "tumbling"])
+def test_a_mean_that_its_decimal_cannot_hold_fails_or_is_a_letter(window: Any) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [{"user": 1, "d": Decimal("9" * 38), "ts": at}, {"user": 2, "d": Decimal(1), "ts": at}]
+    diverting = mean_of_decimals(on_error="dead_letter", window=window)
+    out = [*diverting.rows(*rows), *diverting.advance(at + timedelta(hours=1))]
+    assert [(row["user"], row["m"]) for row in out] == [(2, Decimal(1))]
+    [letter] = diverting.side("dead_letters")
+    assert "'m', the mean of 'd'" in letter["error"]
+    failing = mean_of_decimals(on_error="fail", window=window)
+    with refused(
+        StateflowError,
+        "the mean of 'd'",
+        "decimal(38,4)",
+        "user=1",
+        "average the column as a double",
+    ):
+        failing.rows(*rows)
+        failing.advance(at + timedelta(hours=1))
 
 
 def test_aggregates_of_nothing_are_null_empty_or_zero() -> None:

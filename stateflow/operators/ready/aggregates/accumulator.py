@@ -23,7 +23,13 @@ from stateflow.operators.ready.aggregates.own import Own
 from stateflow.operators.ready.aggregates.partials import CountedRows, Kernel, kernel_of
 from stateflow.operators.ready.aggregates.quantiles import Quantile
 from stateflow.operators.ready.aggregates.row_frames import EncodedRows, heading
-from stateflow.operators.ready.grouping.failed_groups import FailedCode, FailedGroups, Failure, OverflowedSum
+from stateflow.operators.ready.grouping.failed_groups import (
+    FailedCode,
+    FailedGroups,
+    Failure,
+    OverflowedMean,
+    OverflowedSum,
+)
 from stateflow.operators.ready.grouping.groups import Groups, whole
 from stateflow.operators.ready.grouping.keys import columns_of
 from stateflow.pipelines.ready.aggregates import Aggregated
@@ -167,15 +173,18 @@ class Accumulator:
         try:
             return code(*given)
         except OverflowedSum as overflow:
-            digits = "38 digits" if each.result.startswith("decimal") else "64 bits"
-            what = f"{each.name!r}, the sum of {each.aggregate.column!r}"
-            beyond = OverflowError(f"the sum is beyond {digits}")
+            kind, again = "sum", "sum"
+            room = "38 digits" if each.result.startswith("decimal") else "64 bits"
+            if isinstance(overflow, OverflowedMean):
+                kind, again, room = "mean", "average", each.result
+            what = f"{each.name!r}, the {kind} of {each.aggregate.column!r}"
+            beyond = OverflowError(f"the {kind} is beyond {room}")
             if self._diverts:
                 raise FailedGroups({group: Failure(what, beyond) for group in overflow.groups}) from None
             wider = "double" if each.result.startswith("decimal") else "decimal(38,0)"
             raise StateflowError(
-                f"{self._where}: {what}, is beyond {digits} for {_key(keys, overflow.groups[0])}: divert such rows with "
-                f"on_error='dead_letter', or give the operator a new uid and sum the column as a {wider}, cast with transform()"
+                f"{self._where}: {what}, is beyond {room} for {_key(keys, overflow.groups[0])}: divert such rows with "
+                f"on_error='dead_letter', or give the operator a new uid and {again} the column as a {wider}, cast with transform()"
             ) from None
         except FailedCode as failed:
             failures = {

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.aggregates.partials import CountedRows, Parts, added
-from stateflow.operators.ready.grouping.failed_groups import OverflowedSum
+from stateflow.operators.ready.grouping.failed_groups import OverflowedMean, OverflowedSum
 from stateflow.operators.ready.grouping.groups import Groups
 from stateflow.operators.ready.grouping.packed import bytes_of, of_bytes
 
@@ -101,6 +101,10 @@ class DecimalMean:
             None if total is None else _WIDE.quantize(_WIDE.divide(total, count), digits)
             for total, count in zip(sums, parts[1].to_pylist(), strict=True)
         ]
+        most = Decimal(1).scaleb(self._kind.precision - self._kind.scale)
+        beyond = [group for group, mean in enumerate(means) if mean is not None and abs(mean) >= most]
+        if beyond:
+            raise OverflowedMean(beyond)
         return pa.array(means, self._kind)
 
 

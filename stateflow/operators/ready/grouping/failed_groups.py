@@ -17,6 +17,10 @@ class OverflowedSum(Exception):
         self.groups = groups
 
 
+class OverflowedMean(OverflowedSum):
+    """A mean has more digits before the point than the decimal type that it comes out in."""
+
+
 class FailedCode(Exception):
     """Functions that users wrote raised: by the index of the group, the function and its error."""
 
