@@ -6,6 +6,7 @@ numpy cannot hold, and for what is nested, unless a map is in there, which it wo
 
 from __future__ import annotations
 
+from datetime import date
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -14,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
+from stateflow.format.instants import days_since_epoch
 from stateflow.state.values.arrow.packed_instants import datetimes_of
 
 Values = list[Any]
+_FIRST_DAY, _LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
 
 
 def values_of(column: Any) -> Values:
@@ -27,6 +30,8 @@ def values_of(column: Any) -> Values:
         column = column.combine_chunks()
     if pa.types.is_timestamp(kind):
         return _datetimes(column)
+    if pa.types.is_date(kind):
+        return _dates(column)
     if column.null_count or pa.types.is_nested(kind):
         return _nullable(column)
     return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
@@ -45,6 +50,18 @@ def _datetimes(column: Any) -> Values:
         ) from None
     for index in pc.indices_nonzero(column.is_null()).to_numpy().tolist():
         values[index] = None
+    return values
+
+
+def _dates(column: Any) -> Values:
+    values: Values = column.to_numpy(zero_copy_only=False).tolist()
+    # What no date can hold is a number here. The least and the largest tell whether there is one.
+    bounds = pc.min_max(column.cast(pa.date32()).view(pa.int32())).as_py()
+    if bounds["min"] is not None and not _FIRST_DAY <= bounds["min"] <= bounds["max"] <= _LAST_DAY:
+        raise UsageError(
+            "a date lies outside of the years 1 to 9999, which no Python date can hold: declare its column as an int and select "
+            "unix_date of it, or leave it out"
+        )
     return values
 
 

@@ -147,7 +147,7 @@ class _Table:
     def _shown(self, key: bytes, at: int) -> object:
         try:
             return self._codec.decode(key, at)[0]
-        except CorruptError:
+        except (CorruptError, UsageError):  # a date that Python does not have, too
             return key.hex()
 
 

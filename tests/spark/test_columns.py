@@ -84,6 +84,15 @@ def test_a_timestamp_that_no_datetime_can_hold_is_told_with_the_way_around_it() 
             values_of(pa.array(micros, pa.int64()).cast(UTC_MICROS))
 
 
+def test_a_date_that_no_python_date_can_hold_is_told_with_the_way_around_it() -> None:
+    first, last = ((of - date(1970, 1, 1)).days for of in (date.min, date.max))
+    held = pa.array([first, None, last], pa.int32()).view(pa.date32())
+    assert values_of(held) == [date.min, None, date.max]
+    for days in ([last + 1], [None, last + 1], [0, first - 1]):
+        with refused(UsageError, "a date lies outside", "the years 1 to 9999", "select unix_date of it"):
+            values_of(pa.array(days, pa.int32()).view(pa.date32()))
+
+
 @pytest.mark.parametrize(
     "kind", [pa.timestamp("ns", "UTC"), pa.timestamp("ms"), pa.timestamp("us", "Asia/Tokyo")]
 )

@@ -90,6 +90,14 @@ def _short(buf: bytes) -> CorruptError:
     return CorruptError(f"the state key ...{buf.hex()} ends too early; run `stateflow verify`")
 
 
+def _far(what: str) -> UsageError:
+    """Spark has later and earlier ones than Python, and an operator keeps them as they are: nothing is damaged."""
+    return UsageError(
+        f"a state key holds a {what} outside of the years 1 to 9999, which Python has no value for: let the pipeline drop or correct "
+        "such rows before the operator, or read its state as a table, with `stateflow state export`"
+    )
+
+
 def _encode_bool(value: Any) -> bytes:
     if value is True or value is False:
         return _BOOLS[value]
@@ -166,8 +174,10 @@ def _encode_date(value: Any) -> bytes:
 def _decode_date(buf: bytes, pos: int) -> tuple[date, int]:
     try:
         return day(_u32.unpack_from(buf, pos)[0] - _DAY_SIGN), pos + 4
-    except (StructError, ValueError, OverflowError):
+    except StructError:
         raise _short(buf) from None
+    except (ValueError, OverflowError):
+        raise _far("date") from None
 
 
 def _encode_datetime(value: Any) -> bytes:
@@ -179,8 +189,10 @@ def _encode_datetime(value: Any) -> bytes:
 def _decode_datetime(buf: bytes, pos: int) -> tuple[datetime, int]:
     try:
         return instant(_u64.unpack_from(buf, pos)[0] - SIGN), pos + 8
-    except (StructError, OverflowError):
+    except StructError:
         raise _short(buf) from None
+    except OverflowError:
+        raise _far("timestamp") from None
 
 
 def _encode_decimal(value: Any) -> bytes:

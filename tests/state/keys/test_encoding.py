@@ -212,3 +212,19 @@ def test_list_positions_are_ordered_by_batch_and_place() -> None:
     encoded = [encoding.list_position(*position) for position in positions]
     assert encoded == sorted(encoded)
     assert len(set(encoded)) == len(positions)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("date", pa.array([2_932_897], pa.int32()).view(pa.date32())),
+        ("datetime", pa.array([1 << 60]).view(pa.timestamp("us", "UTC"))),
+    ],
+)
+def test_a_key_with_a_time_of_spark_that_python_has_not_is_no_damage(kind: str, column: Any) -> None:
+    codec = KeyCodec([kind])
+    [full] = codec.encode_many([column], np.array([0]), 1)
+    with refused(UsageError, "outside of the years 1 to 9999", "`stateflow state export`"):
+        codec.decode(full, 4)
+    with refused(CorruptError, "ends too early", "`stateflow verify`"):
+        codec.decode(full[:6], 4)
