@@ -11,13 +11,12 @@ import pyarrow as pa
 
 from stateflow.operators.joins.row_blocks import RowBlocks, Rows
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import one_of_each, typed
+from stateflow.operators.ready.grouping.keys import key_column, one_of_each
 from stateflow.operators.ready.windows.assigning import event_times
 from stateflow.operators.ready.windows.windowed import NEVER
 from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
 from stateflow.pipelines.ready.operators import LATE_ROWS, PARTLY_LATE_ROWS
-from stateflow.state.keys.arrow_types import ARROW, wide
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 
@@ -80,7 +79,7 @@ class Arriving:
             else:
                 late.append(table.slice(0, 0))
             columns = [
-                typed(table[name], wide(ARROW[kind])) for name, (_, kind) in zip(side.key, key, strict=True)
+                key_column(table[name], name, kind) for name, (_, kind) in zip(side.key, key, strict=True)
             ]
             has_key = np.ones(len(at), dtype=bool)
             for column in columns:

@@ -328,6 +328,19 @@ def test_a_mean_that_its_decimal_cannot_hold_fails_or_is_a_letter(window: Any) -
         failing.advance(at + timedelta(hours=1))
 
 
+def test_a_decimal_with_more_digits_than_a_key_has_is_told_with_its_column() -> None:
+    @sf.pipeline("digits")
+    def digits(flow: sf.Flow) -> None:
+        rows = flow.source("in", sf.delta("/in"), "k decimal(38,0), n long")
+        rows.key_by("k").aggregate("op", "k decimal(38,0), n long", n=sf.count()).upsert("o", sf.delta("/o"))
+
+    run = ColumnarHarness.of(digits.build(), "op")
+    most = Decimal("9" * 20)
+    assert run.rows({"k": most, "n": 1}) == [{"k": most, "n": 1}]
+    with refused(UsageError, f"the key column 'k' holds {most + 1}", "20 digits", "transform()"):
+        run.rows({"k": most, "n": 1}, {"k": most + 1, "n": 1})
+
+
 def test_aggregates_of_nothing_are_null_empty_or_zero() -> None:
     made = running_aggregate(
         KeyedRows("op", row_type("user long, n long"), ("user",), ()),

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from stateflow.errors import UsageError
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.ordered_values import ranks
-from stateflow.state.keys.arrow_types import ARROW, wide
+from stateflow.state.keys.arrow_types import ARROW, DECIMAL, wide
 
 Key = Sequence[tuple[str, str]]
 
 
 def key_columns(rows: pa.Table, key: Key) -> list[Any]:
     """Each key column as one array of the type that the key has, its wide one."""
-    return [typed(rows[name], wide(ARROW[kind])) for name, kind in key]
+    return [key_column(rows[name], name, kind) for name, kind in key]
+
+
+def key_column(column: Any, name: str, kind: str) -> Any:
+    """One key column; `name` is for the error about a decimal with too many digits."""
+    try:
+        return typed(column, wide(ARROW[kind]))
+    except pa.ArrowInvalid:
+        most = Decimal(10) ** (DECIMAL.precision - DECIMAL.scale)
+        values = column.to_pylist() if kind == "decimal" else []
+        far = next((value for value in values if value is not None and abs(value) >= most), None)
+        if far is None:
+            raise
+        raise UsageError(
+            f"the key column {name!r} holds {far}, and a key has at most {DECIMAL.precision - DECIMAL.scale} digits before the "
+            "point: drop such rows before the operator, or key the stream by the column cast to a string with transform()"
+        ) from None
 
 
 def typed(column: Any, kind: Any) -> Any:
