@@ -28,10 +28,12 @@ LOSSY = [
     ("tea", TEXTS), ("", TEXTS), (b"ab", NUMBERS), (bytearray(b"ab"), NUMBERS), (memoryview(b"ab"), NUMBERS), ({1, 2}, NUMBERS),
     (frozenset({1}), NUMBERS), ({"a": "b"}, pa.list_(TEXTS)), (float("nan"), pa.int64()), (float("inf"), pa.int64()), (Decimal("NaN"), pa.int64()),
     (NAIVE, INSTANT), (5, INSTANT), (np.int64(5), INSTANT), (5, pa.date32()), (MOMENT, pa.date32()),
+    (1e300, pa.float32()), (-3.5e38, pa.float32()),
 ]  # fmt: skip
 SAME = [
     (2.0, pa.int64()), (Decimal(2), pa.int64()), (np.int64(2), pa.int64()), (None, pa.int64()), (MOMENT, INSTANT), (None, INSTANT),
     (["tea"], TEXTS), ([], TEXTS), ([1, 2], NUMBERS), ([["a"], None], pa.list_(TEXTS)), (date(2026, 1, 1), pa.date32()), (1, pa.float64()), (np.float64(1.5), pa.float64()),
+    (float("inf"), pa.float32()), (-1.5, pa.float32()), (float(np.finfo(np.float32).max), pa.float32()),
 ]  # fmt: skip
 
 

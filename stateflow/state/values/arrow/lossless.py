@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date, datetime
@@ -128,6 +129,8 @@ def _check(values: Sequence[Any], kind: Any) -> None:
         _check_instants(values)
     elif pa.types.is_date(kind):
         _check_dates(values)
+    elif pa.types.is_float32(kind):
+        _check_floats(values)
     elif pa.types.is_map(kind):
         pairs = [pair for value in values if value is not None for pair in value]
         _check([key for key, _ in pairs], kind.key_type)
@@ -156,6 +159,16 @@ def _check_instants(values: Sequence[Any]) -> None:
             raise ValueError("it has no time zone; use datetime(..., tzinfo=UTC)")
         if isinstance(value, (int, np.integer)):
             raise TypeError("it is a number; use datetime(..., tzinfo=UTC)")
+
+
+def _check_floats(values: Sequence[Any]) -> None:
+    """Arrow would make an infinity of a number that 32 bits cannot hold."""
+    numbers = pa.array(values, pa.float64(), from_pandas=False)
+    with np.errstate(over="ignore"):
+        narrow = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+    for place in np.flatnonzero(np.isinf(narrow)).tolist():
+        if math.isfinite(values[place]):
+            raise ValueError("it is beyond what a float of 32 bits holds; declare the column as double")
 
 
 def _check_dates(values: Sequence[Any]) -> None:
