@@ -50,6 +50,22 @@ def spread(flow: sf.Flow, *, base: str) -> None:
     minutes.append("past", sf.delta(base + "/past"))
 
 
+@pytest.mark.parametrize("accuracy", [0.1, 0.9, 0.999])
+def test_a_quantile_near_the_largest_double_is_as_near_as_its_accuracy_says(accuracy: float) -> None:
+    @sf.pipeline("far")
+    def far(flow: sf.Flow) -> None:
+        measured = flow.source("measured", sf.delta("/in"), Measured, event_time="at", watermark="1 second")
+        measured.key_by("sensor").aggregate(
+            "op", "sensor string, q double", q=sf.quantile("value", 0.5, accuracy=accuracy)
+        ).upsert("now", sf.delta("/now"))
+
+    run = ColumnarHarness.of(far.build(), "op")
+    for power in range(300, 309):
+        value = 10.0**power
+        [row] = run.rows(Measured(f"at {power}", NOON, value))
+        assert abs(row["q"] - value) <= accuracy * 1.0001 * value
+
+
 @pytest.mark.parametrize(
     ("values", "together", "one_by_one"),
     [

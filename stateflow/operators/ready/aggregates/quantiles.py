@@ -89,8 +89,12 @@ class _Growing:
     def values(self, buckets: Any) -> Any:
         is_plain = (buckets != 0) & (np.abs(buckets) < _INFINITY)
         logs = np.where(is_plain, np.abs(buckets) - _MIDDLE, 0) * self._log
+        share = 2 / (self._factor + 1)
         with np.errstate(over="ignore"):
-            size = np.minimum(np.exp(logs) * (2 / (self._factor + 1)), _LARGEST)
+            bound = np.exp(logs)
+            # The bound of a bucket may be beyond all floats where its middle is not.
+            far = np.exp(logs + np.log(share))
+            size = np.minimum(np.where(np.isinf(bound), far, bound * share), _LARGEST)
         size = np.where(is_plain, size, np.where(buckets == 0, 0.0, np.inf))
         return np.where(buckets == _NAN, np.nan, np.where(buckets < 0, -size, size))
 
