@@ -252,6 +252,40 @@ def test_a_state_is_not_replaced_by_a_value() -> None:
         KeyedHarness(Wrong).rows(Order(1, "a", 1.0))
 
 
+def test_the_advice_for_a_state_that_is_replaced_is_of_its_kind() -> None:
+    class Rated(sf.KeyedProcess[int, Any, Any]):
+        rates = sf.BroadcastState(str, float)
+        seen = sf.MapState(str, float)
+        rows = sf.ListState(int)
+        done = False
+
+        def process_broadcast(self, name: str, rows: Any, ctx: sf.Context) -> None:
+            for row in rows:
+                if row is None:
+                    self.rates |= {"tea": 1.0}  # type: ignore[misc,assignment]
+                self.rates["tea"] = 1.0
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            for row in rows:
+                if row == "map":
+                    self.seen = {}  # type: ignore[assignment]
+                if row == "list":
+                    self.rows = []  # type: ignore[assignment]
+                self.seen["tea"] = 1.0
+                self.rows.add(1)
+            return ()
+
+    run = KeyedHarness(Rated, output="a int", key=lambda row: 1, key_type=int)
+    run.broadcast("rates", "as told")
+    run.rows("as told")
+    with refused(sf.UsageError, "replaces the state 'rates'", "write self.rates[key] = ..."):
+        run.broadcast("rates", None)
+    with refused(sf.UsageError, "replaces the state 'seen'", "write self.seen[key] = ..."):
+        run.rows("map")
+    with refused(sf.UsageError, "replaces the state 'rows'", "write self.rows.add(...)"):
+        run.rows("list")
+
+
 def test_a_value_of_the_wrong_type_names_operator_state_key_and_value() -> None:
     class Wrong(sf.KeyedProcess[int, Order, str]):
         total = sf.ValueState(int)

@@ -129,6 +129,10 @@ class _ProcessType(ABCMeta):
         return made
 
 
+_WRITES = {"value": ".value = ...", "map": "[key] = ...", "broadcast": "[key] = ...", "timer": ".set(...)"}
+"""How code changes what a state holds, by the kind of the state; the others take one more value."""
+
+
 class Process(Generic[K], metaclass=_ProcessType):
     """The base of all process classes: declared state, life cycle, hooks."""
 
@@ -153,9 +157,9 @@ class Process(Generic[K], metaclass=_ProcessType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in type(self).declared_names():
+            write = _WRITES.get(getattr(type(self), name).kind, ".add(...)")
             raise UsageError(
-                f"self.{name} = ... replaces the state {name!r} itself: set its value with self.{name}.value, "
-                "or call a method of it"
+                f"self.{name} = ... replaces the state {name!r} itself: write self.{name}{write} to change what it holds"
             )
         object.__setattr__(self, name, value)
 
