@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from stateflow.checkpoint.control import newest_heartbeat
 from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
@@ -38,7 +39,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import as_texts
 from stateflow.restore.ahead import check_ahead, jars_to_ask
 from stateflow.restore.copies import copies_of
-from stateflow.restore.digest import digest, require_same
+from stateflow.restore.digest import digest, require_same, require_unmoved
 from stateflow.restore.gone_back import note
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
 from stateflow.restore.planning import is_own_savepoint, is_renamed, make_plan, taken_over
@@ -71,6 +72,8 @@ class RestoreRun:
         self._stack = ExitStack()
         self._pin: Pin | None = None
         """Keeps the snapshot from collection, when it is a checkpoint."""
+        self._looks_first = False
+        """Whether the sources are looked at before the claim, which ends a run: a refusal leaves that run alone."""
 
     def run(self) -> Restored:
         job, request = self.job, self.request
@@ -79,11 +82,13 @@ class RestoreRun:
         if job.exists:
             patience = request.options.heartbeat_timeout.total_seconds()
             job.refuse_while_live(request.owner, takeover=request.takeover, patience=patience)
+        self._looks_first = request.takeover and self._may_fence()
         with ExitStack() as stack:
             self._stack = stack
             if self.origin.owner is not None:
                 self._pin = stack.enter_context(self._pinned(self.origin.owner, self.origin.record.slot))
-            self._check_sources()
+            if self._looks_first:
+                self._check_sources()
             heart = stack.enter_context(
                 Heart(job.store, job.layout, request.owner, self._beat_every(), Event())
             )
@@ -110,12 +115,21 @@ class RestoreRun:
                 f"job {self.job.name!r} was created or replaced after this restore was planned: plan it again"
             )
 
-    def _require_approved(self) -> None:
-        """Compares the plans again once this restore owns the job: until then a live run may have gone on."""
-        if self.request.approved is not None:
-            whose = self.origin.owner or self.job
-            origin = find_origin(self.origin.label, whose, self.job.storage_options)
-            require_same(self.request.approved, make_plan(replace(self.request, origin=origin)), self.plan)
+    def _may_fence(self) -> bool:
+        """Whether the job's newest run may be alive, so that the claim ends it."""
+        _, newest = newest_heartbeat(self.job.store, self.job.layout)
+        return newest is not None and not newest.ended
+
+    def _require_as_planned(self, writer: Writer) -> None:
+        """Compares the plans again once this restore owns the job: until then a run may have gone on, or have come and gone."""
+        if self.request.approved is None:
+            now = make_plan(self.request)
+            writer.still_owner()  # else a newer run may have moved the job while the plan was made, and that is what to say
+            require_unmoved(self.plan, now)
+            return
+        whose = self.origin.owner or self.job
+        origin = find_origin(self.origin.label, whose, self.job.storage_options)
+        require_same(self.request.approved, make_plan(replace(self.request, origin=origin)), self.plan)
 
     def _dispose_of_what_nothing_names(self, edited: Edited) -> None:
         """Disposes of a claimed savepoint that no record names: its state was so small that it went into the record."""
@@ -221,7 +235,10 @@ class RestoreRun:
     def _draft(self, writer: Writer) -> Draft:
         origin, request = self.origin, self.request
         self._require_planned_job(writer)
-        self._require_approved()
+        self._require_as_planned(writer)
+        if not self._looks_first:
+            # Starting Spark takes long. A run that comes meanwhile is refused, since the job is claimed.
+            self._check_sources()
         snapshot = self._bring_in(taken_over(origin.record, self.flow), writer)
         operators = dict(snapshot.operators)
         if request.parallelism:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stateflow.errors import UsageError
+from stateflow.errors import BusyError, UsageError
 from stateflow.restore.visible import quoted
 
 if TYPE_CHECKING:
@@ -160,3 +160,29 @@ def require_same(approved: str, plan: Plan, before: Plan | None = None) -> None:
         f"{what}: its plan was {approved[:12]} and is {digest(plan)[:12]}; the job was not restored, so plan again and have that "
         "approved"
     )
+
+
+def require_unmoved(planned: Plan, now: Plan) -> None:
+    """Refuses to carry out a plan that nobody has approved by its digest when the job has gone on since, and its outputs would fare otherwise."""
+    if changes := list(_moves(planned, now)):
+        raise BusyError(
+            f"job {planned.request.job.name!r} has gone on since its restore from {quoted(planned.request.origin.label)} was planned "
+            f"({'; '.join(changes)}): it was not restored, so plan the restore again and look at what it says now"
+        )
+
+
+def _moves(planned: Plan, now: Plan) -> Iterator[str]:
+    """What the job's log decides, and nothing that the pipeline's function could say otherwise when it is called again."""
+    # A job whose one record is pending has no timeline to go on from, until the claim has carried that record out.
+    if planned.timeline != now.timeline and planned.timeline > 1:
+        yield "somebody has restored the job meanwhile"
+    before = {sink.uid: sink for sink in planned.sinks}
+    for sink in now.sinks:
+        old = before.get(sink.uid)
+        if old is None or (old.action, old.back_to, old.again) != (sink.action, sink.back_to, sink.again):
+            said = (
+                f"the plan says that it {quoted(old.note)}"
+                if old is not None
+                else "the plan does not name it"
+            )
+            yield f"sink {quoted(sink.uid)} now {quoted(sink.note)}, and {said}"

@@ -285,9 +285,7 @@ RULES: dict[str, tuple[Removal, ...]] = {
     "asking again after the claim": (
         (Patch(_APPLY, "                self._require_same(writer.log)\n", ""),),
     ),
-    "planning again after the claim": (
-        (Patch(_APPLY, "        self._require_approved()\n        snapshot", "        snapshot"),),
-    ),
+    "planning again after the claim": ((Patch(_APPLY, "        self._require_as_planned(writer)\n", ""),),),
     "looking in the history, too": ((Patch(_EDIT, "    if line is not None:\n", "    if False:\n"),),),
     "looking at the tombstone in each round of a claim": (
         (

@@ -14,8 +14,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 import stateflow as sf
-from stateflow.checkpoint.log import read_epochs
-from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.checkpoint.log import read_epoch_claim, read_epochs
+from stateflow.errors import BusyError, CorruptError, DisagreementError, IncompatibleError, UsageError
 from stateflow.format.records import Owner, Record, Savepoint, encode
 from stateflow.format.references import references, with_references
 from stateflow.pipelines.loading import load_pipeline
@@ -456,6 +456,80 @@ class TestApproval:
     def test_what_is_no_digest_approves_nothing(self, scene: Scene, approved: str) -> None:
         with refused(UsageError, "is no digest of a restore plan"):
             planned(scene, "checkpoint:2", approved=approved)
+
+
+class TestWithoutApproval:
+    """The plan was printed, or logged, before the restore had the job."""
+
+    def test_a_run_that_came_and_went_until_the_claim_is_not_delivered_again(self, scene: Scene) -> None:
+        plan = planned(scene, "checkpoint:4")
+        MadeJob(scene.root, run="later").batch()
+        with refused(
+            BusyError, "'orders' has gone on", "has nothing newer than the snapshot", "plan the restore again"
+        ):
+            plan.apply()
+        assert "restore" not in [line.kind for line in scene.job().history()]
+        planned(scene, "checkpoint:4").apply()
+        assert scene.head().based_on == 4, "the next plan says what is delivered again, and holds"
+
+    def test_another_restore_that_was_faster_is_named(self, scene: Scene) -> None:
+        plan = planned(scene, "checkpoint:2")
+        planned(scene, "checkpoint:3").apply()
+        with refused(BusyError, "somebody has restored the job meanwhile", "plan the restore again"):
+            plan.apply()
+
+    def test_batches_that_change_nothing_of_the_plan_do_not_stand_in_the_way(self, scene: Scene) -> None:
+        plan = planned(scene, "checkpoint:2", takeover=True)
+        MadeJob(scene.root, run="later").batch()
+        plan.apply()
+        assert scene.head().based_on == 2
+
+    def test_a_function_that_names_another_output_at_each_call_does_not_either(self, scene: Scene) -> None:
+        calls = iter(range(100))
+
+        @sf.pipeline("orders")
+        def elsewhere(flow: sf.Flow, *, input: str, output: str) -> None:
+            ORIGINAL.function(flow, input=input, output=f"{output}-{next(calls)}")
+
+        planned(scene, "checkpoint:2", pipeline=elsewhere).apply()
+        assert scene.head().based_on == 2
+
+
+class TestLookingAtSources:
+    """It may start Spark, which takes long: a run must not deliver meanwhile what the restore makes the next one deliver again."""
+
+    @pytest.fixture
+    def newest(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> list[Owner]:
+        """Fills with whoever has the job when its sources are looked at; what they lack then ends the restore."""
+        seen: list[Owner] = []
+
+        def lacking(*_: object) -> None:
+            job = scene.job()
+            newest = max(read_epochs(job.store, job.layout))
+            seen.append(read_epoch_claim(job.store, job.layout, newest).owner)
+            raise DisagreementError("its source has lost rows")
+
+        monkeypatch.setattr("stateflow.restore.apply.check_ahead", lacking)
+        return seen
+
+    @pytest.mark.parametrize("takeover", [False, True])
+    def test_the_restore_has_the_job_by_then(self, scene: Scene, newest: list[Owner], takeover: bool) -> None:
+        owner, request = Owner(run="the restore"), {"rewind_sinks": True, "takeover": takeover}
+        with refused(DisagreementError, "lost rows"):
+            planned(scene, "checkpoint:2", owner=owner, **request).apply()
+        assert newest == [owner]
+        assert scene.head().slot == 4
+
+    def test_a_live_run_goes_on_when_the_restore_that_would_end_it_is_refused(
+        self, scene: Scene, newest: list[Owner]
+    ) -> None:
+        live = MadeJob(scene.root, run="live")
+        live.beat()
+        epochs = read_epochs(scene.store, scene.job().layout)
+        with refused(DisagreementError, "lost rows"):
+            planned(scene, "checkpoint:2", rewind_sinks=True, takeover=True).apply()
+        assert newest == [live.writer.owner]
+        assert read_epochs(scene.store, scene.job().layout) == epochs
 
 
 def test_records_of_a_restore_hold_text_alone(scene: Scene) -> None:
