@@ -14,7 +14,8 @@ names its pipeline by `pipeline_template`: a plain path does not follow an upgra
 | `still_paused` | is the pipeline's DAG still paused? |
 | `stop` | ends the running driver and makes a **savepoint** of where it ended |
 | `keep_before` | tags the checkpoint of the stop: what going back goes back to |
-| `restore` | the new version takes the savepoint's state over |
+| `plan`, `alone` | has nobody else run or restored the job since its stop? Otherwise the new version would put out again what that one has |
+| `restore` | the new version takes the savepoint's state over, by that plan; it is refused when somebody was faster |
 | `trial` | one run of the new version, on all input there is |
 | `verify` | every record and file of the job is checked; *add checks of your own after it* |
 | `switch` | from now on every DAG with `pipeline_template` runs the new version, and a run of another file is refused |
@@ -64,6 +65,8 @@ from stateflow.airflow.connections.failures import spoken
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from stateflow.jobs.job import Job
+
 
 class UpgradeApproval(Approval):
     what = "upgrade"
@@ -103,6 +106,19 @@ def keep_before(stopped: dict[str, Any], conn_id: str, job: str, run_id: str) ->
 
 
 @task
+def alone(planned: dict[str, Any], job: str) -> str:
+    """The digest of the plan, if nobody has delivered anything since the stop: the new version would deliver it again. The restore
+    asks once more, when it has the job."""
+    again = [sink["uid"] for sink in planned["document"]["sinks"] if sink["again"]]
+    if again:
+        raise AirflowFailException(
+            f"somebody else has run job {job!r} since it was stopped for this upgrade, and the new version would deliver those rows "
+            f"again to {', '.join(again)}; nothing was restored: trigger this DAG again when no other run or upgrade is at work on the job"
+        )
+    return str(planned["digest"])
+
+
+@task
 def deploy(new: str) -> str:
     """Replace this by what puts the new version into place, and return its FILE:PIPELINE. Here it lies there already."""
     return new
@@ -131,10 +147,21 @@ def is_touched(states: dict[str, str]) -> bool:
     return states.get("restore") in ("success", "failed")
 
 
+def has_restored(job: Job, dag_run: str) -> bool:
+    """Whether a restore of this DAG run is decided. One that was refused has changed nothing, and going back would undo what
+    others have done."""
+    records = (slot.record for slot in job.log().slots.values())
+    return any(record and record.kind == "restore" and record.owner.dag_run == dag_run for record in records)
+
+
 @task.short_circuit(trigger_rule="one_failed", ignore_downstream_trigger_rules=False)
-def wrong(ti: Any, run_id: str) -> bool:
+def wrong(conn_id: str, job: str, ti: Any, run_id: str) -> bool:
     """Something has failed. Is there anything to take back?"""
-    return is_touched(ti.get_task_states(dag_id=ti.dag_id, run_ids=[run_id])[run_id])
+    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[run_id])[run_id]
+    if states.get("restore") != "failed":
+        return is_touched(states)
+    with spoken():
+        return has_restored(StateflowHook(conn_id).job(job), f"{ti.dag_id}/{run_id}")
 
 
 def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, Any]) -> tuple[bool, str]:
@@ -151,7 +178,7 @@ def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, An
         return False, "nothing was changed: the upgrade was rejected"
     if not stopped:
         return False, f"nothing was changed: {first} failed, and its log says why"
-    if not is_touched(states):
+    if not is_touched(states) or states.get("roll_back") == "skipped":
         return False, f"{first} failed, and nothing was changed but that the job was stopped: {go_on}"
     if states.get("verify_rolled_back") == "success":
         back = f"checkpoint {stopped['checkpoint']} with {old}"
@@ -163,8 +190,8 @@ def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, An
 
 
 STEPS = (
-    "old_version", "paused", "deploy", "check", "shadow", "approve", "still_paused", "stop", "keep_before", "restore", "trial",
-    "verify", "switch",
+    "old_version", "paused", "deploy", "check", "shadow", "approve", "still_paused", "stop", "keep_before", "plan", "alone", "restore",
+    "trial", "verify", "switch",
 )  # fmt: skip
 
 
@@ -255,13 +282,12 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
         task_id="stop", wait=timedelta(minutes=10), savepoint=True, **of_job, **spark
     )
     kept = keep_before(stop.output, conn_id, job)
-    restore = StateflowRestoreOperator(
-        task_id="restore",
-        origin="{{ ti.xcom_pull('stop')['savepoint'] }}",
-        pipeline=deployed,
-        **of_job,
-        **spark,
-    )
+    of_stop: dict[str, Any] = {
+        "origin": "{{ ti.xcom_pull('stop')['savepoint'] }}", "pipeline": deployed, **of_job, **spark,
+    }  # fmt: skip
+    plan = StateflowRestoreOperator(task_id="plan", dry_run=True, **of_stop)
+    is_alone = alone(plan.output, job)
+    restore = StateflowRestoreOperator(task_id="restore", approved=is_alone, **of_stop)
     # The Variable names the old version until `switch`, where an earlier upgrade has set it.
     trial = StateflowRunOperator(
         task_id="trial", pipeline=deployed, any_version=True, retries=0, **of_job, **spark
@@ -269,7 +295,7 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
     switched = switch(deployed, job)
 
-    failed = wrong()
+    failed = wrong(conn_id, job)
     roll_back = StateflowRestoreOperator(
         task_id="roll_back",
         origin="checkpoint:{{ ti.xcom_pull('stop')['checkpoint'] }}",
@@ -285,8 +311,8 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     # When going back has failed, too, the tag stays.
     released = let_go.override(trigger_rule="one_success")(conn_id, [job], "before-upgrade")
 
-    ready >> deployed >> checked >> shadow >> approve >> still_paused >> stop >> kept >> restore
-    restore >> trial >> verify >> switched
-    [kept, restore, trial, verify, switched] >> failed >> roll_back >> verified
+    ready >> deployed >> checked >> shadow >> approve >> still_paused >> stop >> kept >> plan
+    is_alone >> restore >> trial >> verify >> switched
+    [kept, plan, is_alone, restore, trial, verify, switched] >> failed >> roll_back >> verified
     [switched, verified] >> ended
     [switched, verified] >> released

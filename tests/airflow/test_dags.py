@@ -21,7 +21,9 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
 from stateflow.airflow.operators.upgrades import pipeline_variable
+from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
+from stateflow.pipelines.loading import load_pipeline
 from stateflow.savepoints.format import read_savepoint
 from stateflow.storage.roots import open_store
 from tests.airflow import dag_runs
@@ -439,6 +441,8 @@ def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_
     assert wrong.trigger_rule == "one_failed"
     assert wrong.upstream_task_ids >= {
         "keep_before",
+        "plan",
+        "alone",
         "restore",
         "trial",
         "verify",
@@ -454,6 +458,38 @@ def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_
     assert "keep_before" in dag.get_task("restore").get_flat_relative_ids(upstream=True)
 
 
+def test_an_upgrade_takes_the_job_over_only_by_a_plan_in_which_nobody_has_delivered_since_the_stop(
+    bag: DagBag,
+) -> None:
+    dag = bag.dags["stateflow_upgrade"]
+    plan, restore = dag.get_task("plan"), dag.get_task("restore")
+    assert (plan.dry_run, plan.origin) == (True, restore.origin)
+    assert "stop" in plan.get_flat_relative_ids(upstream=True)
+    assert restore.upstream_task_ids >= {"alone"}
+    alone = dag.get_task("alone").python_callable
+    sinks = [{"uid": "totals", "again": False}, {"uid": "latest", "again": False}]
+    assert alone({"document": {"sinks": sinks}, "digest": "a" * 64}, "orders") == "a" * 64
+    sinks[0]["again"] = True
+    with refused(
+        AirflowFailException, "'orders'", "totals", "nothing was restored", "trigger this DAG again"
+    ):
+        alone({"document": {"sinks": sinks}, "digest": "a" * 64}, "orders")
+
+
+def test_a_restore_that_was_refused_leaves_nothing_to_take_back_from_others(
+    bag: DagBag, tmp_path: Path
+) -> None:
+    upgrade = module_of(bag, "stateflow_upgrade")
+    made_job(tmp_path, "orders")
+    job = Job(str(tmp_path), "orders")
+    for run in ("manual__1", "manual__2"):
+        owner = Owner(run=run, dag_run=f"stateflow_upgrade/{run}")
+        assert upgrade.has_restored(job, owner.dag_run) is False
+        pipeline = load_pipeline(f"{ORDERS}:orders", tmp_path).pipeline
+        job.restore("latest", pipeline, {}, owner=owner).apply()
+        assert upgrade.has_restored(job, owner.dag_run) is True
+
+
 STOPPED = {"checkpoint": 7, "savepoint": "s3://bucket/_savepoints/orders/x"}
 GOOD = dict.fromkeys(
     (
@@ -466,6 +502,8 @@ GOOD = dict.fromkeys(
         "still_paused",
         "stop",
         "keep_before",
+        "plan",
+        "alone",
         "restore",
     ),
     "success",
@@ -480,6 +518,14 @@ GOOD = dict.fromkeys(
         (
             {"keep_before": "failed", "restore": "upstream_failed"}, STOPPED, False,
             "keep_before failed, and nothing was changed but that the job was stopped",
+        ),
+        (
+            {"alone": "failed", "restore": "upstream_failed"}, STOPPED, False,
+            "alone failed, and nothing was changed but that the job was stopped",
+        ),
+        (
+            {"restore": "failed", "roll_back": "skipped"}, STOPPED, False,
+            "restore failed, and nothing was changed but that the job was stopped",
         ),
         ({"shadow": "failed", "restore": "upstream_failed"}, None, False, "nothing was changed: shadow failed"),
         ({"still_paused": "skipped", "restore": "skipped"}, None, False, "nothing was changed: the upgrade was rejected"),
