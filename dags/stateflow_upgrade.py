@@ -16,7 +16,7 @@ names its pipeline by `pipeline_template`: a plain path does not follow an upgra
 | `keep_before` | tags the checkpoint of the stop: what going back goes back to |
 | `plan`, `alone` | has nobody else run or restored the job since its stop? Otherwise the new version would put out again what that one has |
 | `restore` | the new version takes the savepoint's state over, by that plan; it is refused when somebody was faster |
-| `trial` | one run of the new version, on all input there is |
+| `trial` | one run of the new version, on all input there is; it deletes no checkpoint. It has the connection's options: *add the `options` and `conf` of the DAG that runs the job where the pipeline needs them* |
 | `verify` | every record and file of the job is checked; *add checks of your own after it* |
 | `switch` | from now on every DAG with `pipeline_template` runs the new version, and a run of another file is refused |
 | `wrong`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: state, offsets and outputs go back, with the old version |
@@ -66,6 +66,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.jobs.job import Job
+
+
+KEEPS_ALL = {"retention": "all for 36500 days", "retained_age": "0 seconds"}
+"""For the trial: how many checkpoints a job keeps is said by the DAG that runs it, and the trial does not know it."""
 
 
 class UpgradeApproval(Approval):
@@ -290,7 +294,13 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     restore = StateflowRestoreOperator(task_id="restore", approved=is_alone, **of_stop)
     # The Variable names the old version until `switch`, where an earlier upgrade has set it.
     trial = StateflowRunOperator(
-        task_id="trial", pipeline=deployed, any_version=True, retries=0, **of_job, **spark
+        task_id="trial",
+        pipeline=deployed,
+        options=KEEPS_ALL,
+        any_version=True,
+        retries=0,
+        **of_job,
+        **spark,
     )
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
     switched = switch(deployed, job)

@@ -21,6 +21,8 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
 
 from stateflow.airflow.operators.upgrades import pipeline_variable
+from stateflow.checkpoint.retention import Retention
+from stateflow.config.options import load
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
@@ -488,6 +490,20 @@ def test_a_restore_that_was_refused_leaves_nothing_to_take_back_from_others(
         pipeline = load_pipeline(f"{ORDERS}:orders", tmp_path).pipeline
         job.restore("latest", pipeline, {}, owner=owner).apply()
         assert upgrade.has_restored(job, owner.dag_run) is True
+
+
+@pytest.mark.parametrize("connection", [{}, {"retained_age": "1 day"}, {"retention": "hourly for 2 days"}])
+def test_a_trial_deletes_no_checkpoint_that_the_pipeline_s_own_dag_keeps(
+    bag: DagBag, tmp_path: Path, connection: dict[str, str]
+) -> None:
+    """The DAG that runs the job may keep more than the connection says, such as 20 where it says 3."""
+    options = load(code={**connection, **bag.dags["stateflow_upgrade"].get_task("trial").options}, env={})
+    made = made_job(tmp_path, "orders", batches=6, retained=20)
+    before = [record.slot for record in made.opened().checkpoints()]
+    retained = Retention.of(options, made.clock())
+    made.claim("trial", retained)
+    made.opened().collect(1)
+    assert [record.slot for record in made.opened().checkpoints()] == before
 
 
 STOPPED = {"checkpoint": 7, "savepoint": "s3://bucket/_savepoints/orders/x"}
