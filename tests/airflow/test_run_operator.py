@@ -18,7 +18,7 @@ from airflow.sdk import DAG, Asset
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from stateflow.airflow import InProcess, SparkSubmit, StateflowRunOperator, checkpoint_asset
+from stateflow.airflow import InProcess, Kubernetes, SparkSubmit, StateflowRunOperator, checkpoint_asset
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
@@ -638,6 +638,17 @@ def test_a_bound_that_a_template_gives_as_none_is_refused(method: Method) -> Non
         ({"job": "{{ params.none }}"}, "job="),
         ({"pipeline": "{{ params.none }}", "job": "orders"}, "pipeline="),
         ({"until": "{{ params.none }}"}, "until"),
+        ({"launcher": SparkSubmit(env={"TOKEN": "{{ params.none }}"})}, "launcher['env']['TOKEN']"),
+        (
+            {"launcher": SparkSubmit(driver_memory="{{ params.none }}")},
+            "launcher['submit']['driver_memory']",
+        ),
+        (
+            {"launcher": Kubernetes(image="{{ params.none }}", namespace="jobs")},
+            "launcher['image'] came out as None",
+        ),
+        ({"parameters": {**PARAMETERS, "output": "/data/{{ params.none }}/x"}}, "parameters['output']"),
+        ({"checkpoint_dir": "/data/{{ params.none }}"}, "checkpoint_dir"),
         (
             {"trigger": "{{ params.none }}", "parallelism": "{{ params.none }}", "note": "{{ params.none }}"},
             "",

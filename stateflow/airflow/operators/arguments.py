@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import NoneType, UnionType
@@ -68,6 +68,8 @@ class DeclaredArguments:
     template_fields: Any = ()  # Airflow's operators and notifiers declare it with two types
     as_written: Mapping[str, Any] = {}
     """Arguments as the DAG file has them, before templates are rendered."""
+    lost_within: frozenset[str] = frozenset()
+    """The templates in which something among other text came out as None."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -83,7 +85,7 @@ class DeclaredArguments:
 
         Templates pass: they are read when they are rendered.
         """
-        own = {name: values[name] for name in self.arguments if name in values}
+        own = {name: with_fields(values[name]) for name in self.arguments if name in values}
         self.as_written = {**self.as_written, **own}
         for name, argument in self.arguments.items():
             if name not in values:
@@ -117,7 +119,9 @@ class DeclaredArguments:
 
     def _refuse_lost(self, name: str) -> None:
         """Airflow renders what is not there as the text `None`, or natively as None: a table of that name is nobody's wish."""
-        for where, template in lost(self.as_written.get(name), getattr(self, name)):
+        for where, template in lost(
+            self.as_written.get(name), with_fields(getattr(self, name)), self.lost_within
+        ):
             raise AirflowFailException(
                 f"{self.argument_owner()}: {name}{where} came out as None from {template!r}: give what it names a value, or the template "
                 "another one for that case, such as {{ params.output or '/data/totals' }}"
@@ -162,17 +166,24 @@ def is_deferred(value: Any) -> bool:
     return hasattr(value, "resolve") and hasattr(value, "iter_references")
 
 
-def lost(written: Any, rendered: Any) -> Iterator[tuple[str, str]]:
-    """The templates in a value that came out as None, each with its place in the value."""
+def with_fields(value: Any) -> Any:
+    """The value; of an object that has templates, such as a launcher, these by name. Airflow renders them in place."""
+    fields = getattr(value, "template_fields", None)
+    return value if not fields else {name: getattr(value, name, None) for name in fields}
+
+
+def lost(written: Any, rendered: Any, within: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """The templates in a value that came out as None, each with its place in the value. `within`: those of which a part did."""
     if is_deferred(written):
-        if rendered is None or (isinstance(written, str) and rendered == "None"):
+        if rendered is None or (isinstance(written, str) and (rendered == "None" or written in within)):
             yield "", str(written)
     elif isinstance(written, Mapping) and isinstance(rendered, Mapping):
         for name, each in written.items():
-            yield from ((f"[{name!r}]{where}", text) for where, text in lost(each, rendered.get(name)))
+            found = lost(each, rendered.get(name), within)
+            yield from ((f"[{name!r}]{where}", text) for where, text in found)
     elif isinstance(written, list | tuple) and isinstance(rendered, list | tuple):
         for at, (each, value) in enumerate(zip(written, rendered, strict=False)):
-            yield from ((f"[{at}]{where}", text) for where, text in lost(each, value))
+            yield from ((f"[{at}]{where}", text) for where, text in lost(each, value, within))
 
 
 def text(value: Any) -> str:

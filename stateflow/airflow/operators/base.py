@@ -15,7 +15,7 @@ from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
 from stateflow.airflow.connections.spark import spark_master
 from stateflow.airflow.connections.stateflow import StateflowHook
-from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Note, Text
+from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Note, Text, is_deferred
 from stateflow.airflow.operators.idempotency import IdempotencyKey
 from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
 
@@ -48,6 +48,25 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.accept(locals())
+
+    def render_template(
+        self, content: Any, context: Context, jinja_env: Any = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """As Airflow does it. It notes where a part of a text is None: the text looks as if somebody had written that word."""
+        if not isinstance(content, str) or not is_deferred(content):
+            return super().render_template(content, context, jinja_env, seen_oids)
+        found: list[None] = []
+
+        def noted(value: Any) -> Any:
+            if value is None:
+                found.append(value)
+            return value
+
+        noting = (jinja_env or self.get_template_env()).overlay(finalize=noted)
+        rendered = super().render_template(content, context, noting, seen_oids)
+        if found:
+            self.lost_within |= {content}
+        return rendered
 
     @cached_property
     def hook(self) -> StateflowHook:
