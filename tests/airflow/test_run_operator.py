@@ -603,7 +603,9 @@ def test_a_run_that_has_ended_just_when_the_tasks_time_was_over_has_ended_well(m
         ),
         ({"trigger": "0 seconds"}, "trigger='0 seconds' is neither"),
         ({"until": "None"}, "until='None' is no bound: give a version or a time, or an empty text for none"),
-        ({"until": 7}, "until=7 has to be a text"),
+        ({"until": -1}, "until=-1 is no bound: .* 0 or more"),
+        ({"until": True}, "until=True has to be a text"),
+        ({"until": 7.5}, "until=7.5 has to be a text"),
     ],
 )
 def test_wrong_arguments_are_refused_while_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
@@ -624,6 +626,16 @@ def test_a_bound_that_a_template_gives_as_none_is_refused(method: Method) -> Non
         made.given("until")
     made.until = ""
     assert made.given("until") == ""
+
+
+@pytest.mark.parametrize("until", [0, 12, "12", "{{ 12 }}"])
+def test_a_number_is_a_version_to_end_at(method: Method, until: Any) -> None:
+    with DAG("any", schedule=None, render_template_as_native_obj=True):
+        made = operator(method, until=until)
+    given = context()
+    made.render_template_fields(given)
+    made.execute(given)
+    assert method.specs[0].until == ("0" if until == 0 else "12")
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -335,6 +335,10 @@ def optional(reader: Reader[T]) -> Reader[T | None]:
 def bound(value: Any) -> str:
     """Empty for none. What a template renders of a bound that is not there must not be none: the run would read everything.
     `DeclaredArguments.given` refuses None of a template."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError("is no bound: a version of a Delta table is 0 or more")
+        return str(value)
     given = "" if value is None else text(value)
     if given.lower() in ("none", "null"):
         raise ValueError("is no bound: give a version or a time, or an empty text for none")
@@ -399,7 +403,7 @@ SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
 Pipelines = Annotated[Mapping[str, str] | None, Argument(pipelines, when_none=dict)]
-Bound = Annotated[str | None, Argument(bound)]
+Bound = Annotated[str | int | None, Argument(bound)]
 People = Annotated[Sequence[str] | str | None, Argument(people)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
 Deferrable = Annotated[
