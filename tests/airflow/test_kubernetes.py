@@ -26,7 +26,7 @@ from stateflow.checkpoint.control import RunOutcome
 from stateflow.driver.processes import DriverFolder, DriverProcess, ProcessStatus
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Supervision
-from stateflow.errors import StateflowError, UnavailableError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.kubernetes_api import Cluster, kube_config, serving
@@ -492,6 +492,18 @@ def test_what_cannot_work_is_refused_before_anything_is_made(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
     with refused(UsageError, "'spark_default'", "local[2]", "Kubernetes(...) needs a cluster"):
         launcher().launch(SPEC)
+    assert cluster.objects == {}
+
+
+def test_a_connection_that_leads_to_no_cluster_is_refused_in_a_sentence(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with refused(NotFoundError, "no connection 'elsewhere'", "--conn-type kubernetes", "kubernetes_conn_id"):
+        launcher(kubernetes_conn_id="elsewhere")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps({"conn_type": "kubernetes"}))
+    with refused(UsageError, "'kubernetes_default'", "does not lead to Kubernetes", "kube config"):
+        launcher()
     assert cluster.objects == {}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stateflow.airflow import SparkSubmit
+from stateflow.airflow.connections.spark import spark_master
 from stateflow.airflow.launchers import spark_submit
 from stateflow.config.options import cache_folder, drivers_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
@@ -21,6 +22,8 @@ from stateflow.jobs.run_secrets import RunSecrets, handed_over
 from stateflow.spark.session import class_data, compiling
 from stateflow.spark.session.java import require_java
 from tests.refusals.refusal import refused
+
+YARN = {"conn_type": "spark", "host": "yarn"}
 
 
 class Started(dict[str, Any]):
@@ -119,9 +122,10 @@ def test_what_is_called_like_a_secret_goes_by_the_environment_and_not_by_a_comma
     ],
 )
 def test_a_secret_that_would_have_to_stand_on_the_command_line_of_a_cluster_is_refused(
-    started: Started, more: dict[str, Any], named: str
+    started: Started, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], named: str
 ) -> None:
     secret = RunSpec("orders.py:orders", "orders", "dag/1", "run", **more)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(YARN))
     with pytest.raises(UsageError) as error:
         SparkSubmit(deploy_mode="cluster").bound("spark_default").launch(secret)
     assert str(error.value).startswith(f"{named} cannot reach a driver in cluster mode")
@@ -171,8 +175,9 @@ def test_a_user_s_variables_win_over_the_library_s(started: Started, variable: s
 
 
 def test_variables_that_would_have_to_stand_on_the_command_line_of_a_cluster_are_refused(
-    started: Started,
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(YARN))
     launcher = SparkSubmit(deploy_mode="cluster", env={"B": "hush", "A": "hush"})
     with refused(UsageError, "env (A, B)", "cluster mode") as error:
         launcher.bound("spark_default").launch(spec())
@@ -195,6 +200,69 @@ def test_variables_that_are_none_are_refused_while_the_dag_is_parsed(
     with pytest.raises(ValueError, match=sentence) as error:
         SparkSubmit(**arguments)
     assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        {"host": "local[2]", "extra": {"deploy-mode": "cluster"}},
+        {"host": "spark://master", "port": 7077},
+    ],
+)
+def test_cluster_mode_is_refused_where_spark_takes_no_python_driver(
+    started: Started, monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    launcher = SparkSubmit(**({} if "extra" in connection else {"deploy_mode": "cluster"}))
+    with refused(UsageError, "'spark_default'", connection["host"], "leave out deploy_mode", "yarn"):
+        launcher.bound("spark_default").launch(spec())
+    assert started == {}
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection, "extra": {}})
+    )
+    SparkSubmit().bound("spark_default").launch(spec())
+    assert started["argv"], "the way on that the refusal names is one"
+
+
+@pytest.mark.parametrize("conn_type", ["http", "stateflow"])
+def test_a_connection_of_another_type_is_not_taken_for_a_master(
+    started: Started, monkeypatch: pytest.MonkeyPatch, conn_type: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_API", json.dumps({"conn_type": conn_type, "host": "api.example.com"}))
+    for use in (lambda: SparkSubmit().bound("api").launch(spec()), lambda: spark_master("api")):
+        with refused(UsageError, "'api'", conn_type, "type spark", "airflow connections add"):
+            use()
+    assert started == {}
+
+
+@pytest.mark.parametrize("written", ["spark://master:7077", "k8s://https%3A%2F%2Fapi:443"])
+def test_one_that_is_written_as_an_address_is(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ADDRESS", written)
+    master, _ = spark_master("address")
+    assert master
+    assert master.partition(":")[0] == written.partition(":")[0]
+
+
+@pytest.mark.parametrize("size", ["4 GB", "None", "much", "4.5g", "-4g"])
+@pytest.mark.parametrize("name", ["driver_memory", "executor_memory"])
+def test_a_size_that_no_spark_takes_is_refused_as_written_and_as_rendered(
+    started: Started, name: str, size: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{name}='{size}' is no size .* such as '4g' or '512m'"):
+        SparkSubmit(**{name: size})
+    launcher = SparkSubmit(**{name: "{{ params.memory }}"})
+    launcher.submit[name] = size  # as Airflow renders it
+    with refused(UsageError, f"{name}='{size}'", "'4g'"):
+        launcher.bound("spark_default")
+    assert started == {}
+
+
+def test_a_size_for_a_driver_on_this_host_is_one_that_java_takes(started: Started) -> None:
+    with refused(UsageError, "driver_memory='4gb'", "Java", "'4g'"):
+        SparkSubmit(driver_memory="4gb").bound("spark_default").launch(spec())
+    assert started == {}
+    SparkSubmit(driver_memory="4g", executor_memory="4gb").bound("spark_default").launch(spec())
+    assert started["argv"]
 
 
 def test_spark_s_pages_are_for_who_asks_for_them_and_the_ports_of_one_process_for_nobody(

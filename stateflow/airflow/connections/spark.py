@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
+_TYPES = ("spark", "k8s", "yarn", "mesos", "local")
+"""Of a connection; all but the first one are the schemes of those that are written as URLs."""
+
 
 def spark_master(spark_conn_id: str | None) -> tuple[str | None, dict[str, str]]:
     """Master and settings for a session in this process; nothing for no connection."""
@@ -33,6 +36,11 @@ def spark_master(spark_conn_id: str | None) -> tuple[str | None, dict[str, str]]
     return _master(connection), conf
 
 
+def master_of(spark_conn_id: str) -> str:
+    """Where a connection leads to, as the provider's hook reads it."""
+    return _master(_connection(spark_conn_id))
+
+
 def submit_hook(spark_conn_id: str, **arguments: Any) -> SparkSubmitHook:
     """The provider's hook; a connection that does not exist is refused instead of taken for YARN."""
     _connection(spark_conn_id)
@@ -43,12 +51,19 @@ def submit_hook(spark_conn_id: str, **arguments: Any) -> SparkSubmitHook:
 
 def _connection(spark_conn_id: str) -> Connection:
     try:
-        return BaseHook.get_connection(spark_conn_id)
+        connection = BaseHook.get_connection(spark_conn_id)
     except AirflowNotFoundException:
         raise NotFoundError(
             f"there is no connection {spark_conn_id!r}: add it with `airflow connections add {spark_conn_id} --conn-type spark "
             "--conn-host 'local[2]'` (or spark://HOST:7077, yarn, k8s://...)"
         ) from None
+    if connection.conn_type not in _TYPES:
+        raise UsageError(
+            f"connection {spark_conn_id!r} has the type {connection.conn_type or 'of nothing'}, and Spark is found by one of type spark: name "
+            "such a connection as spark_conn_id, or add one with `airflow connections add spark_default --conn-type spark --conn-host "
+            "'local[2]'` (or spark://HOST:7077, yarn, k8s://...)"
+        )
+    return connection
 
 
 def _master(connection: Connection) -> str:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stateflow.airflow.connections.spark import submit_hook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from stateflow.airflow.connections.spark import master_of, submit_hook
 from stateflow.airflow.internals.submit_commands import submit_command
 from stateflow.airflow.launchers.driver_pods import (
     ABOVE,
@@ -22,7 +24,12 @@ from stateflow.airflow.launchers.driver_pods import (
     secret_name,
     task_label,
 )
-from stateflow.airflow.launchers.spark_submit import SparkSubmit, submission_environment, variables_of
+from stateflow.airflow.launchers.spark_submit import (
+    SparkSubmit,
+    require_sizes,
+    submission_environment,
+    variables_of,
+)
 from stateflow.driver import supervisor
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import DriverSpec
@@ -70,6 +77,8 @@ class Kubernetes:
         self.env, self.submit = submitting.env, submitting.submit
 
     def bound(self, spark_conn_id: str) -> Launcher:
+        require_sizes(self.submit)
+        _require_cluster(spark_conn_id, master_of(spark_conn_id))
         pods = DriverPods(_client(self.kubernetes_conn_id), self.namespace)
         return _PodSubmission(spark_conn_id, self, pods)
 
@@ -145,14 +154,7 @@ class _PodSubmission:
             application_args=spec.arguments(),
             name=f"stateflow {spec.job}",
         )
-        argv = submit_command(hook, self.of.application)
-        master = argv[argv.index("--master") + 1]
-        if not master.startswith("k8s://"):
-            raise UsageError(
-                f"connection {self.spark_conn_id!r} leads to {master}, and Kubernetes(...) needs a cluster: name a Spark connection "
-                "whose host is k8s://https://ADDRESS"
-            )
-        return argv
+        return submit_command(hook, self.of.application)
 
     def _conf(
         self, spec: DriverSpec, launch: str, own: Mapping[str, str], env: Mapping[str, str]
@@ -177,6 +179,14 @@ class _PodSubmission:
         return with_own(conf, spec.conf)
 
 
+def _require_cluster(spark_conn_id: str, master: str) -> None:
+    if not master.startswith("k8s://"):
+        raise UsageError(
+            f"connection {spark_conn_id!r} leads to {master}, and Kubernetes(...) needs a cluster: name a Spark connection "
+            "whose host is k8s://https://ADDRESS"
+        )
+
+
 def _hidden(setting: str) -> bool:
     """Settings that are called like secrets. Those that name Kubernetes' secrets hold none."""
     return is_secret(setting) and not setting.startswith("spark.kubernetes.")
@@ -198,4 +208,17 @@ def _client(conn_id: str) -> Any:
         raise NotFoundError(
             "drivers on Kubernetes need Airflow's Kubernetes provider: pip install 'airflow-provider-stateflow[kubernetes]'"
         ) from None
-    return KubernetesHook(conn_id=conn_id).core_v1_client
+    from kubernetes.config import ConfigException
+
+    try:
+        return KubernetesHook(conn_id=conn_id).core_v1_client
+    except AirflowNotFoundException:
+        raise NotFoundError(
+            f"there is no connection {conn_id!r}: add it with `airflow connections add {conn_id} --conn-type kubernetes`, and give it the "
+            "cluster's kube config; or name another one as kubernetes_conn_id"
+        ) from None
+    except ConfigException as error:
+        raise UsageError(
+            f"connection {conn_id!r} does not lead to Kubernetes ({str(error).rstrip('.')}): give it the cluster's kube config, or check "
+            "its field 'In cluster configuration' where Airflow itself runs in the cluster"
+        ) from None

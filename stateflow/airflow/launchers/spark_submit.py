@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from stateflow.driver.run_spec import DriverSpec
     from stateflow.driver.supervision import Launcher
 
+_HEAP = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
+_SIZE = re.compile(r"\d+(b|[kmgtp]b?)?", re.IGNORECASE)
 _TAKEN = ("conf", "conn_id", "application_args", "name", "java_class", "spark_conn_id")
 
 
@@ -51,8 +54,11 @@ class SparkSubmit:
             )
         self.env = checked(env)
         self.submit = {"driver_memory": "2g", **submit}
+        if sentence := wrong_size(self.submit):
+            raise ValueError(sentence)
 
     def bound(self, spark_conn_id: str) -> Launcher:
+        require_sizes(self.submit)
         return CommandSubmission(spark_conn_id, self.submit, variables_of(self.env))
 
     def __repr__(self) -> str:
@@ -93,7 +99,12 @@ class CommandSubmission:
         # The connection may choose the mode, and some settings are right only for a driver on this host.
         looked_at = self._command(spec, {}, quietly=True)
         cluster = _following(looked_at, "--deploy-mode") == "cluster"
-        conf = self._conf(spec, _following(looked_at, "--master"), here=not cluster)
+        master = _following(looked_at, "--master")
+        if cluster:
+            self._require_cluster(master)
+        else:
+            require_sizes(self.submit, here=True)
+        conf = self._conf(spec, master, here=not cluster)
         secrets = {name: value for name, value in conf.items() if is_secret(name)}
         plain = {name: value for name, value in conf.items() if name not in secrets}
         argv = self._command(spec, plain, quietly=quietly)
@@ -102,6 +113,14 @@ class CommandSubmission:
             argv = _for_cluster(argv, variables, self.env)
         temporary = "" if self._says_where(argv) else "SPARK_LOCAL_DIRS"
         return argv, {**submission_environment(self.task, self.env), **variables}, temporary
+
+    def _require_cluster(self, master: str) -> None:
+        """Spark refuses a Python driver in cluster mode there, and says it among the frames of its own code."""
+        if master.startswith(("local", "spark://")):
+            raise UsageError(
+                f"connection {self.spark_conn_id!r} leads to {master}, which takes no Python driver in cluster mode: leave out "
+                "deploy_mode='cluster', also in the connection, or name a Spark connection whose host is yarn"
+            )
 
     def _command(self, spec: DriverSpec, conf: Mapping[str, str], *, quietly: bool = False) -> list[str]:
         """The command line, which the provider's hook logs unless it is only looked at."""
@@ -153,6 +172,26 @@ class CommandSubmission:
         if one_process(master):
             own |= ONE_PROCESS
         return with_own(own, spec.conf)
+
+
+def wrong_size(submit: Mapping[str, Any], *, here: bool = False) -> str:
+    """Why a memory size does not do, in a sentence; empty if all do. `here`: the driver's Java gets its size as it is written."""
+    for name, taken in (("driver_memory", _HEAP if here else _SIZE), ("executor_memory", _SIZE)):
+        value = submit.get(name)
+        if isinstance(value, str) and value and not _is_template(value) and not taken.fullmatch(value):
+            who = "Java" if taken is _HEAP else "Spark"
+            return f"{name}={value!r} is no size that {who} takes: write a whole number and a unit, such as '4g' or '512m'"
+    return ""
+
+
+def require_sizes(submit: Mapping[str, Any], *, here: bool = False) -> None:
+    """UsageError for what `wrong_size` says of values that are rendered."""
+    if sentence := wrong_size(submit, here=here):
+        raise UsageError(sentence)
+
+
+def _is_template(value: str) -> bool:
+    return "{{" in value or "{%" in value
 
 
 def submission_environment(task: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
