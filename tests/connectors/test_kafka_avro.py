@@ -118,6 +118,43 @@ def test_a_schema_that_does_not_fit_the_row_class_is_told_before_a_value_is_cut(
         AvroSchema(json.dumps(schema)).require(columns, [(name,) for name in columns])
 
 
+def test_a_value_that_its_own_schema_has_no_room_for_makes_its_message_a_bad_one() -> None:
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    schema = record(("id", "int"), ("price", price), ("parts", {"type": "array", "items": "int"}))
+    columns = {"id": "int", "price": "decimal(10,2)", "parts": "array<int>"}
+
+    def message(id: int, unscaled: int, part: int = 1) -> bytes:
+        whole = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+        return number(id) + number(len(whole)) + whole + number(1) + number(part) + b"\0"
+
+    found = rows(
+        AvroRows(columns, schema=json.dumps(schema)),
+        *[message(n, 100 * n) for n in range(5)],
+        message(5, 10**11),
+        message(6, 10**10 - 1),
+        message(2**31, 1),
+        message(8, -(10**10)),
+        message(9, 1, 2**40),
+        None,
+        number(1),
+    )
+    good = {0, 1, 2, 3, 4, 6}
+    assert {n for n, (row, _) in enumerate(found) if row is not None} == good
+    assert [found[n][0]["id"] for n in sorted(good)] == sorted(good)
+    assert [reason for n, (_, reason) in enumerate(found) if n in good] == [None] * 6
+    named = {
+        5: ("'price'", "decimal(10,2)", "1000000000.00"),
+        7: ("'id'", "int", "2147483648"),
+        8: ("'price'", "-100000000.00"),
+        9: ("'parts'", "array<int>"),
+        11: ("its bytes are not of this schema",),
+    }
+    for n, words in named.items():
+        for word in words:
+            assert word in str(found[n][1]), found[n]
+    assert found[10] == (None, None)
+
+
 def test_each_message_is_read_by_the_schema_of_its_writer_which_is_asked_for_once() -> None:
     with registry() as served:
         served.schemas |= {3: OLD, 4: NEW, 5: record(("usr", "long"))}

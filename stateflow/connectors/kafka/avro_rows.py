@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,9 @@ from stateflow.connectors.kafka.registry import OtherSchemaType, SchemaRegistry
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_UNFIT = (TypeError, ValueError, OverflowError)
+"""Arrow's errors for a value that a type does not hold."""
+_SHOWN = 100
 _MAGIC = 5
 """Bytes before a value that say its schema: a zero, and the id."""
 
@@ -38,8 +41,35 @@ class AvroRows:
         of = pa.struct([(name, arrow_type(type)) for name, type in self.columns.items()])
         for batch in batches:
             found = [self._row(value) for value in batch.column(MESSAGE).field("value").to_pylist()]
-            parsed = pa.array([row for row, _ in found], of)
-            yield with_parsed(batch, parsed, [reason for _, reason in found])
+            reasons = [reason for _, reason in found]
+            yield with_parsed(batch, self._fitting([row for row, _ in found], of, reasons), reasons)
+
+    def _fitting(
+        self, rows: Sequence[Any], of: pa.DataType, reasons: list[str | None], first: int = 0
+    ) -> pa.Array:
+        """All rows at once; where one does not fit, the halves, until it is alone. Then it is null, and has a reason: a writer may have written
+        a value that its own schema has no room for."""
+        import pyarrow as pa
+
+        try:
+            return pa.array(rows, of)
+        except _UNFIT as error:
+            if len(rows) == 1:
+                reasons[first] = self._unfit(rows[0], error)
+                return pa.nulls(1, of)
+        middle = len(rows) // 2
+        halves = ((rows[:middle], first), (rows[middle:], first + middle))
+        return pa.concat_arrays([self._fitting(half, of, reasons, begin) for half, begin in halves])
+
+    def _unfit(self, row: Any, error: Exception) -> str:
+        import pyarrow as pa
+
+        for name, type in self.columns.items():
+            try:
+                pa.array([row.get(name)], arrow_type(type))
+            except _UNFIT:
+                return f"{name!r} has a value that is no {type}, though its schema says so: {str(row[name])[:_SHOWN]}"
+        return f"a value in it is not of its schema ({error})"
 
     def _row(self, value: bytes | None) -> tuple[Any, str | None]:
         if value is None:
