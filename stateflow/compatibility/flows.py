@@ -220,6 +220,7 @@ def compare(
             *(warning for each in operators for warning in _losses(each, record)),
             *filter(None, [left.warning]),
             *left.dropped,
+            *left.left,
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *taking_ids(flow.sinks).values(),

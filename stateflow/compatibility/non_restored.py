@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorState, Record, StateSchema, total_size
+from stateflow.format.source_offsets import kind_of, left_topics, topics_read
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, sources_of
 from stateflow.quantities import several, size_text
@@ -39,6 +41,8 @@ class NonRestored:
     """Of rows that operators have and that are read again, or would be."""
     dropped: tuple[str, ...] = ()
     """A sentence for each operator whose state goes, with what that holds."""
+    left: tuple[str, ...] = ()
+    """A sentence for each source that names topics of Kafka no more."""
 
     @property
     def refusal(self) -> str:
@@ -71,6 +75,9 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
     lost = sorted(set(record.sources) - {node.uid for node in flow.sources})
     new = [node for node in flow.sources if node.uid not in record.sources] if lost else []
     refusal = _read_again(lost, new, where) if new and not allowed else ""
+    topics = [each for node in flow.sources if (each := _Topics.of(node, record)).left]
+    if not refusal and not allowed:
+        refusal = next((each.refusal(where) for each in topics if each.new), "")
     keeps = [node for node in flow.operators if node.uid in record.operators]
     warning = ""
     if new and allowed:
@@ -78,7 +85,36 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
     elif lost and not new and keeps:
         warning = _forgotten(keeps, lost, record)
     dropped = tuple(_dropped(uid, record) for uid in gone) if allowed else ()
-    return NonRestored(tuple(gone), where, refusal, allowed, warning, dropped)
+    left = tuple(left_topics(each.uid, each.left) for each in topics)
+    return NonRestored(tuple(gone), where, refusal, allowed, warning, dropped, left)
+
+
+class _Topics(NamedTuple):
+    """What has changed of the topics of Kafka that a source names."""
+
+    uid: str
+    left: list[str]
+    new: list[str]
+
+    @classmethod
+    def of(cls, node: SourceNode, record: Record) -> _Topics:
+        named, state = node.factory.topics, record.sources.get(node.uid)
+        if state is None or not named:
+            return cls(node.uid, [], [])
+        # A connector's position may look like one of Kafka.
+        before = topics_read(state) if state.kind == "kafka" else []
+        known = {topic for line in state.lines if kind_of(line) == "kafka" for topic in json.loads(line)}
+        known |= {name.partition("/")[2] for name in state.left}
+        left = [topic for topic in before if topic not in named]
+        return cls(node.uid, left, [topic for topic in named if topic not in known])
+
+    def refusal(self, where: str) -> str:
+        """A topic under another name would be read from its beginning once more."""
+        return (
+            f"{where}: source {self.uid!r} has read Kafka topic {_names(self.left)}, which it does not name any more, and topic {_names(self.new)} is "
+            "new to it and would be read from its beginning: name the topic that it has read, or, if the new one has other messages, accept that "
+            "with --allow-non-restored-state"
+        )
 
 
 def _dropped(uid: str, record: Record) -> str:

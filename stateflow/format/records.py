@@ -266,6 +266,15 @@ class PartitionTime(msgspec.Struct, frozen=True, omit_defaults=True):
     """For how long it is known to have had none since, as of the source's `looked`."""
 
 
+class LeftTopic(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a topic of Kafka was read that its source does not name any more."""
+
+    offsets: dict[str, Count]
+    """By partition the next message to read."""
+    id: str = ""
+    """What brokers call it; empty where they did not say."""
+
+
 class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a source is: Spark's offset lines of its leaves, and what its scratch log needs to carry on."""
 
@@ -293,6 +302,8 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """For how long it is known to have had no rows, as of `looked`; an idle source stops holding the watermark back."""
     change_feeds: tuple[Count, ...] = ()
     """Its leaves that read the change feed of a Delta table. None in records from before this was noted."""
+    left: dict[str, LeftTopic] = {}
+    """By `<leaf>/<topic>` the topics of Kafka that it has read and does not name any more. One that comes back goes on from there."""
 
 
 CATALOG_NAME = "catalog_name"

@@ -6,7 +6,7 @@ The lines are a pipeline's source state. Spark's own folder is scratch; a record
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -215,6 +215,22 @@ def _decode_delta(offset: dict[str, Any]) -> dict[str, Any]:
         "table": offset["reservoirId"],
         "position": position,
     }
+
+
+def topics_read(state: SourceState) -> list[str]:
+    """The topics of Kafka that a source has read a message of, as far as its offsets tell it; not those that it has left."""
+    offsets = (json.loads(line) for line in state.lines if kind_of(line) == "kafka")
+    return sorted(
+        {topic for each in offsets for topic, partitions in each.items() if any(partitions.values())}
+    )
+
+
+def left_topics(uid: str, topics: Iterable[str]) -> str:
+    """The warning of topics of Kafka that a source has read and does not name any more."""
+    return (
+        f"source {uid!r} has read Kafka topic {', '.join(map(repr, topics))}, which it does not name any more: what it has read stays in state and "
+        "outputs, and checkpoints keep how far that was, so that the topic goes on there should the source name it again"
+    )
 
 
 def _is_partition_map(value: object) -> bool:

@@ -111,8 +111,10 @@ class Queries:
         found = check_available(self.spark, self.inputs.leaves, state, self._folder("available"))
         for loss in found.losses:
             self.loop.warnings.add(f"accepted loss: {loss}", loss)
-        if found.begun:
-            self.loop.source_records.extend(found.begun)
+        for left in found.left:
+            self.loop.warnings.add(left, left)
+        if found.moved:
+            self.loop.source_records.extend(found.moved)
 
     def _to_the_end(self) -> str:
         if self.until is None:

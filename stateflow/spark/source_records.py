@@ -66,7 +66,8 @@ class SourceRecords:
         self._write({**recorded, **beginnings}, {POSITIONS: sorted(sources)})
 
     def extend(self, sources: Mapping[str, SourceState]) -> None:
-        """Writes a record before the first batch of topics that are new to sources. `sources` are the recorded ones, with their beginnings."""
+        """Writes a record before the first batch of sources whose topics are others. `sources` are the recorded ones, with the beginnings of the
+        new ones and without those that are left."""
         recorded = recorded_sources(self.writer.parent)
         self._write({**recorded, **sources}, {POSITIONS: sorted(sources)})
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import check_flow, compare
 from stateflow.connectors import Position, Source
 from stateflow.errors import IncompatibleError
-from stateflow.format.records import SourceState
+from stateflow.format.records import LeftTopic, SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
@@ -101,6 +102,36 @@ def test_a_source_of_another_kind_does_not_fit_what_the_record_says_of_it(before
     assert "operators behind it" in sentence
     with refused(IncompatibleError, sentence):
         check_flow(flow(NOW[now]), of_before)
+
+
+def test_a_topic_that_a_source_names_no_more_is_told_and_one_in_its_place_has_to_be_meant() -> None:
+    def naming(*topics: str) -> Flow:
+        return flow(sf.kafka(*topics, bootstrap="broker:9092"))
+
+    read = SourceState(lines=('{"orders":{"0":12},"returns":{"0":3}}',), kind="kafka")
+    before = record(sources={"src": read})
+    [told] = compare(naming("orders"), "job", before).warnings
+    for named in ("'src'", "'returns'", "does not name any more", "goes on there"):
+        assert named in told
+    assert compare(naming("orders", "returns", "gifts"), "job", before).warnings == ()
+    swapped = naming("orders", "back")
+    with refused(IncompatibleError, "'src'", "'returns'", "'back'", "--allow-non-restored-state"):
+        check_flow(swapped, before)
+    assert not compare(swapped, "job", before).compatible
+    allowed = naming("orders", "back")
+    allowed.allow_non_restored_state = True
+    check_flow(allowed, before)
+    assert compare(allowed, "job", before).compatible
+    # One that was left before is none of today's, and no new one when it comes back.
+    left = msgspec.structs.replace(
+        read, lines=('{"orders":{"0":12}}',), left={"0/returns": LeftTopic({"0": 3})}
+    )
+    gone = record(sources={"src": left})
+    assert compare(naming("orders"), "job", gone).warnings == ()
+    check_flow(naming("returns"), gone)
+    # Nothing was read of it.
+    empty = record(sources={"src": SourceState(lines=('{"orders":{"0":0}}',), kind="kafka")})
+    assert compare(naming("gifts"), "job", empty).warnings == ()
 
 
 def test_a_stream_of_spark_s_is_known_once_it_is_open() -> None:

@@ -289,7 +289,7 @@ told["back"] = back(paid, wallet, batches[0])
 admin.deleteTopics(one("pays")).all().get()
 told["past without its topic"] = [rows_of_1(), replayed(batches[-1])]
 
-told["wrong"] = refused(pipeline("both", Order, "order", "returns"))
+told["wrong"] = refused(pipeline("nobody", Order, "order", "returns"))
 admin.deleteTopics(one("returns")).all().get()
 told["deleted"] = refused(both)
 make_topic("returns", 2)

@@ -95,6 +95,10 @@ class KafkaMessages(RecentTexts):
     jars = "kafka"
     offset_kind = "kafka"
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return self.topic.topics
+
     def columns(self, rows: RowType | None) -> RowType | None:
         return self.rows
 

@@ -59,6 +59,11 @@ class Input(Declarable):
         """Whether the source itself may end a batch where more follows. What Spark's own streams do, their positions say."""
         return False
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of Kafka that it names; none where it reads something else, or only Spark knows them."""
+        return ()
+
     def columns(self, rows: RowType | None) -> RowType | None:
         """The fields of its rows, where the flow gives it `rows`."""
         return rows

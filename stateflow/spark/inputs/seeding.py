@@ -45,8 +45,8 @@ def capture(
 ) -> dict[str, SourceState]:
     """The position of every source at the end of batch `batch_id`. Call it inside the batch.
 
-    `previous` is the parent record's sources: entries that it already has are not saved again, and its event times
-    and activity are taken over. `save(name, path)` stores one entry of a file source's log.
+    `previous` is the parent record's sources: entries that it already has are not saved again, and its event times,
+    activity and left topics are taken over. `save(name, path)` stores one entry of a file source's log.
     """
     captured: dict[str, SourceState] = {}
     connected = {
@@ -72,6 +72,7 @@ def capture(
             partitions=before.partitions,
             looked=before.looked,
             silent=before.silent,
+            left=before.left,
         )
         first_leaf += len(lines)
     return captured

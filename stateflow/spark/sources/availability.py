@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +13,24 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError
-from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS, check_same_source, kind_of
+from stateflow.format.records import LeftTopic, SourceState
+from stateflow.format.source_offsets import (
+    NOTHING,
+    UNDER_NEW_UIDS,
+    check_same_source,
+    kind_of,
+    left_topics,
+    topics_read,
+)
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
 from stateflow.spark.sources.delta import APPENDED_TWICE, check_offset, pending_files
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
 from stateflow.spark.sources.kafka import (
+    Partitions,
     accepted_losses,
+    apart,
     check_kafka,
     check_same_topics,
     cut_beginnings,
@@ -30,7 +40,7 @@ from stateflow.spark.sources.kafka import (
     replaced_in_run,
     with_added,
 )
-from stateflow.spark.sources.kafka_topics import ids_of_topics
+from stateflow.spark.sources.kafka_topics import ids_of_topics, topics_of
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
@@ -44,8 +54,11 @@ class Available:
 
     losses: list[str] = field(default_factory=list)
     """What those go on without that accept a loss."""
-    begun: dict[str, SourceState] = field(default_factory=dict)
-    """Those that have new topics without a beginning, with the offset where each begins. Spark would take it for a loss."""
+    left: list[str] = field(default_factory=list)
+    """A sentence for each that has read topics which it does not name any more."""
+    moved: dict[str, SourceState] = field(default_factory=dict)
+    """Those that go on elsewhere than the record says, since their topics are others: new ones without a beginning are at the offset where
+    each begins, and those that are not named any more are left. Spark would take both for a loss."""
 
 
 def check_available(
@@ -117,22 +130,69 @@ def _check_kafka(
     spark: SparkSession, leaf: LeafDescription, folder: Path, recorded: SourceState, found: Available
 ) -> None:
     uid, ids = leaf.uid, leaf.topic_ids
-    line = parse(recorded.lines[leaf.place])
-    known = {topic: recorded.topic_ids.get(f"{leaf.place}/{topic}") for topic in ids}
+    line, left = parse(recorded.lines[leaf.place]), _left_before(recorded, leaf.place)
+    known_ids = {
+        **{name: topic.id for name, topic in recorded.left.items() if topic.id},
+        **recorded.topic_ids,
+    }
+    known = {topic: known_ids.get(f"{leaf.place}/{topic}") for topic in ids}
     with open_stream(spark, leaf, folder) as stream:
         earliest, latest = map(parse, stream.kafka_range())
+    # Which topics a pattern matches, only the brokers tell.
+    named = topics_of(leaf.options) or {topic for topic, _ in (*line, *earliest)}
+    here, away = apart({**left, **line}, named)
     # A partition that a pipeline assigns only now may be as old as its topic.
-    expected = line if "assign" in leaf.options else with_added(line, earliest)
+    expected = here if "assign" in leaf.options else with_added(here, earliest)
     if _must_not_lose(leaf):
         check_same_topics(uid, known, ids)
         check_kafka(uid, expected, earliest, latest)
     else:
         found.losses += accepted_losses(uid, expected, earliest, latest, made_anew(known, ids))
-    if cut := cut_beginnings(expected, earliest):
-        before = found.begun.get(uid, recorded)
-        lines = [*before.lines]
-        lines[leaf.place] = line_of({**line, **cut})
-        found.begun[uid] = msgspec.structs.replace(before, lines=tuple(lines))
+    # Of topics that are all new Spark has to be told more than those that are cut: a line without a topic is none of Kafka.
+    goes_on = {**here, **cut_beginnings(expected, earliest)} or {**earliest}
+    if goes_on == line:
+        return
+    found.moved[uid] = _moved(found.moved.get(uid, recorded), leaf.place, goes_on, away, known_ids)
+    if now_left := [topic for topic in topics_read(recorded) if topic in {name for name, _ in away}]:
+        found.left.append(left_topics(uid, now_left))
+
+
+def _moved(
+    before: SourceState, place: int, goes_on: Partitions, away: Partitions, ids: Mapping[str, str]
+) -> SourceState:
+    """A source that has left topics, or goes on with others."""
+    read = {f"{place}/{topic}" for topic, _ in goes_on}
+    left = {
+        f"{place}/{topic}": LeftTopic(offsets, ids.get(f"{place}/{topic}", ""))
+        for topic, offsets in json.loads(line_of(away)).items()
+    }
+    lines = [*before.lines]
+    lines[place] = line_of(goes_on)
+    return msgspec.structs.replace(
+        before,
+        lines=tuple(lines),
+        left={**{name: topic for name, topic in before.left.items() if name not in read}, **left},
+        topic_ids={
+            **{name: id for name, id in before.topic_ids.items() if name not in left},
+            **{name: id for name, id in ids.items() if name in read},
+        },
+        # A topic that is not read holds no watermark back.
+        partitions={
+            name: time
+            for name, time in before.partitions.items()
+            if f"{place}/{name.rpartition('/')[0]}" not in left
+        },
+    )
+
+
+def _left_before(recorded: SourceState, place: int) -> dict[tuple[str, int], int]:
+    """How far the topics were read that a stream has left."""
+    return {
+        (name.partition("/")[2], int(partition)): offset
+        for name, topic in recorded.left.items()
+        if name.startswith(f"{place}/")
+        for partition, offset in topic.offsets.items()
+    }
 
 
 def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, line: str) -> None:

@@ -69,6 +69,12 @@ def with_added(recorded: Partitions, earliest: Partitions) -> dict[tuple[str, in
     return {**added, **recorded}
 
 
+def apart(recorded: Partitions, named: Collection[str]) -> tuple[Partitions, Partitions]:
+    """Those of the topics that a source names, and the others."""
+    here = {at: offset for at, offset in recorded.items() if at[0] in named}
+    return here, {at: offset for at, offset in recorded.items() if at not in here}
+
+
 def cut_beginnings(recorded: Partitions, earliest: Partitions) -> dict[tuple[str, int], int]:
     """Where partitions begin that a reader has not been told to read before, as far as their first records are gone. `recorded` has those that
     it has to read from there."""
