@@ -35,6 +35,11 @@ class Order:
 
 
 @dataclass
+class Annotating(Order):
+    notes: str | None = None
+
+
+@dataclass
 class Misspelt:
     user: int
     amout: int
@@ -158,6 +163,11 @@ def test_an_optional_field_that_may_be_misspelt_is_a_warning(spark: SparkSession
     (warning,) = bench.run(pipeline).warnings
     assert "1 rows have no 'note' at all" in warning
     assert "they have 'notes', which Order lacks" in warning
+    # The field may be missing as it is, so that this would be no advice.
+    assert "| None" not in warning
+    assert warning.endswith("or, if 'notes' is something else, declare it in Order, too")
+    (tmp_path / "in" / "b.json").write_text('{"user": 1, "amount": 1, "notes": "x"}\n')
+    assert bench.run(reading(bench, Annotating)).warnings == ()
 
 
 def test_a_misspelt_column_of_files_with_a_schema_fails_the_batch(

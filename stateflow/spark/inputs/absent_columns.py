@@ -229,7 +229,7 @@ class AbsentColumns:
         self.warn(
             f"source {node.uid}: column {name}",
             f"source {node.uid!r}: {count} rows have no {name!r} at all, a field of {owner}: "
-            f"{lines}{alike}; {_to_do(name, absence.alike)}",
+            f"{lines}{alike}; {_to_do(absence)}",
         )
 
     def _files(self, node: SourceNode, positions: Mapping[str, SourceState], location: Path) -> list[str]:
@@ -301,14 +301,21 @@ def _refusal(node: SourceNode, absence: Absence, without: str, having: str) -> s
     name = absence.owner
     return (
         f"source {node.uid!r}: {without} has the field {absence.path!r} of {name}, and {having} has {absence.alike!r}, "
-        f"which {name} lacks: {_to_do(absence.path, absence.alike)}; no row was written"
+        f"which {name} lacks: {_to_do(absence)}; no row was written"
     )
 
 
-def _to_do(name: str, alike: str) -> str:
+def _to_do(absence: Absence) -> str:
+    name, alike = absence.path, absence.alike
     rename = (
         f"call the field {alike!r}, or give it its former name, `Annotated[..., sf.field(aliases=[{alike!r}])]`"
         if alike
         else "correct its name"
     )
-    return f"{rename}, or, if {name!r} may be missing, declare it as `| None` or with a default"
+    if absence.wanted:
+        return f"{rename}, or, if {name!r} may be missing, declare it as `| None` or with a default"
+    other = alike or absence.part
+    if other.lower() == name.rpartition(".")[2].lower():
+        # A class has no two fields whose names differ in their case alone.
+        return rename
+    return f"{rename}, or, if {other!r} is something else, declare it in {absence.owner}, too"
