@@ -174,6 +174,27 @@ def test_each_message_is_read_by_the_schema_of_its_writer_which_is_asked_for_onc
         assert served.asked == [f"/schemas/ids/{id}" for id in (3, 4, 5)]
 
 
+def test_the_names_in_the_schemas_of_messages_are_known_without_their_values() -> None:
+    line = record(("sku", "string"), ("next", ["null", "Order"]))
+    lines = ("lines", {"type": "array", "items": ["null", {**line, "name": "Line"}]})
+    whole = record(("user", "long"), lines, ("by", {"type": "map", "values": "Line"}))
+    paths = {"user", "lines", "by", *(f"{at}.{name}" for at in ("lines", "by") for name in ("sku", "next"))}
+    given = AvroRows({"user": "bigint"}, schema=json.dumps(whole))
+    with registry() as served:
+        served.under("old-value", 1, OLD)
+        served.under("new-value", 2, NEW)
+        of = AvroRows(COLUMNS, WANTED, SchemaRegistry(served.url))
+        assert of.names([framed(1, b"")]) == {"user", "amount"}
+        # Of a schema that is not there, and of what has none, nothing is known.
+        assert of.names([framed(1, b""), framed(2, b""), framed(9, b""), b"none"]) == {
+            "user",
+            "amount",
+            "note",
+        }
+        assert of.names([]) == frozenset()
+    assert given.names([]) == paths
+
+
 def test_types_in_other_subjects_are_found_and_those_that_are_missing_or_go_round_are_told() -> None:
     money = {
         "type": "record",

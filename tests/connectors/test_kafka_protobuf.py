@@ -199,6 +199,21 @@ def test_each_message_is_read_by_the_schema_of_its_writer_which_is_asked_for_onc
         assert served.asked == [f"/schemas/ids/{id}?format=serialized" for id in (3, 4, 5, 6, 9)]
 
 
+def test_the_names_in_the_schemas_of_messages_are_known_without_their_values() -> None:
+    every = without_registry(EVERYTHING, {"string": "string"}, "shop.All").names([])
+    inside = {f"{name}.{each}" for name in ("inner", "inners", "places") for each in ("x", "next")}
+    assert every == {*KINDS, *inside}
+    with registry() as served:
+        served.under("old-value", 1, OLD)
+        served.under("new-value", 2, NEW)
+        of = ProtobufRows(COLUMNS, ORDER, WANTED, SchemaRegistry(served.url))
+        assert of.names([framed_message(1, b"")]) == {"user", "amount"}
+        # Of a schema that is not there, and of what has none, nothing is known.
+        others = (framed_message(2, b""), framed_message(9, b""), framed_message(1, b"", 5), b"none", b"")
+        assert of.names(others) == {"user", "amount", "note"}
+        assert of.names([]) == frozenset()
+
+
 def test_a_message_inside_of_a_message_is_found_by_its_place() -> None:
     nested = file(
         f'{message("Other")} message_type {{ name: "Outer" nested_type {{ name: "Order" {USER} }} }}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
@@ -62,6 +62,10 @@ class AvroSchema:
         if end != len(data):
             raise AvroMisfit("its bytes go on behind the end of the value")
         return value
+
+    def names(self) -> frozenset[str]:
+        """The paths of all its fields, with dots between the names."""
+        return frozenset(_names_in(self.root, "", ()))
 
     def require(self, columns: Mapping[str, str], wanted: Iterable[Sequence[str]] = ()) -> None:
         """AvroMisfit if a field of these names has values that a column's type does not take, or none of `wanted` names is there. Another
@@ -161,6 +165,19 @@ class AvroSchema:
         plain = _fixed(node["size"]) if kind == "fixed" else _PRIMITIVES[kind]
         convert = _conversion(node)
         return plain if convert is None else _then(plain, convert)
+
+
+def _names_in(node: Any, before: str, within: tuple[int, ...]) -> Iterator[str]:
+    """`within`: the records around it, as a record may hold itself."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _names_in(each, before, within)
+    elif node["type"] == "record" and id(node) not in within:
+        for field in node["fields"]:
+            yield before + field["name"]
+            yield from _names_in(field["type"], f"{before}{field['name']}.", (*within, id(node)))
+    elif node["type"] in ("array", "map"):
+        yield from _names_in(node["items" if node["type"] == "array" else "values"], before, within)
 
 
 def _parsed(text: str) -> Any:

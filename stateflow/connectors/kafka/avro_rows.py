@@ -44,6 +44,18 @@ class AvroRows:
             reasons = [reason for _, reason in found]
             yield with_parsed(batch, self._fitting([row for row, _ in found], of, reasons), reasons)
 
+    def names(self, values: Iterable[bytes]) -> frozenset[str]:
+        """The paths of the fields in the schemas of values; one that nobody can read has none."""
+        if self.registry is None:
+            return _given(self.schema).names()
+        found: set[str] = set()
+        for id in {int.from_bytes(each[1:_MAGIC], "big") for each in values if each[:1] == b"\0"}:
+            try:
+                found |= _registered(self.registry, id).names()
+            except (NotFoundError, UsageError):
+                continue
+        return frozenset(found)
+
     def _fitting(
         self, rows: Sequence[Any], of: pa.DataType, reasons: list[str | None], first: int = 0
     ) -> pa.Array:

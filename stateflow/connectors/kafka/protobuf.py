@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +214,25 @@ def _single(field: Any, spark: str) -> str:
         ),
         "",
     )
+
+
+def names_in(descriptor: Any) -> frozenset[str]:
+    """The paths of all fields of a message, with dots between the names."""
+    return frozenset(_names_in(descriptor, "", ()))
+
+
+def _names_in(descriptor: Any, before: str, within: tuple[str, ...]) -> Iterator[str]:
+    """`within`: the messages around it, as a message may hold itself."""
+    if descriptor.full_name in within:
+        return
+    for field in descriptor.fields:
+        yield before + field.name
+        # The keys of a map are no names.
+        message = (
+            field.message_type.fields_by_name["value"].message_type if is_map(field) else field.message_type
+        )
+        if message is not None and message.full_name not in (TIMESTAMP, *WRAPPERS):
+            yield from _names_in(message, f"{before}{field.name}.", (*within, descriptor.full_name))
 
 
 def kind_of(field: Any) -> str:

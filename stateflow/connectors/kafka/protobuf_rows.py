@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from stateflow.connectors import NotFoundError, StateflowError, arrow_type, task_error
+from stateflow.connectors import NotFoundError, StateflowError, UsageError, arrow_type, task_error
 from stateflow.connectors.kafka.columns import MESSAGE, with_parsed, zigzag
-from stateflow.connectors.kafka.protobuf import ProtobufMisfit, file_of, file_of_set, misfit_of, runtime
+from stateflow.connectors.kafka.protobuf import (
+    ProtobufMisfit,
+    file_of,
+    file_of_set,
+    misfit_of,
+    names_in,
+    runtime,
+)
 from stateflow.connectors.kafka.protobuf_columns import Column, columns_of
 from stateflow.connectors.kafka.registry import OtherSchemaType, SchemaRegistry
 
@@ -43,6 +50,20 @@ class ProtobufRows:
             except StateflowError as error:
                 raise task_error(error) from error
             yield with_parsed(batch, parsed, reasons)
+
+    def names(self, values: Iterable[bytes]) -> frozenset[str]:
+        """The paths of the fields in the schemas of values; one that nobody can read has none."""
+        if self.registry is None:
+            return names_in(file_of_set(self.files).message(self.message))
+        found: set[str] = set()
+        for head in set(map(_head, values)):
+            try:
+                id, path = _written_by(head)
+                file = file_of(self.registry.schema(id, "PROTOBUF"))
+                found |= names_in(file.message(file.at(path)))
+            except (ProtobufMisfit, NotFoundError, UsageError):
+                continue
+        return frozenset(found)
 
     def _columns(self, values: Sequence[bytes | None]) -> tuple[pa.Array, list[str | None]]:
         import pyarrow as pa

@@ -21,6 +21,7 @@ from stateflow.connectors import (
     Reading,
     RecentTexts,
     RowType,
+    StateflowError,
     UsageError,
     as_of_today,
     check_reader_options,
@@ -209,14 +210,29 @@ class KafkaMessages(RecentTexts):
         """Values before these offsets, a few of each partition, as they are written."""
         if self.topic.value != "json":
             return []
+        return [value.decode(errors="replace") for value in self._values_before(spark, position, count)]
+
+    def names(self, spark: SparkSession, position: str, count: int) -> frozenset[str]:
+        """The fields that the writers' schemas have."""
+        if self.topic.value not in DESCRIBED:
+            return frozenset()
+        try:
+            values = self._values_before(spark, position, count) if self.registry is not None else []
+            found = self._decoder().names(values)
+        except StateflowError:
+            # The registry is gone meanwhile: the next batch will tell.
+            return frozenset()
+        # A message whose schema lacks a field that always has a value is a bad one, and has been told.
+        return found | {name for names in self._wanted for name in names} if found else found
+
+    def _values_before(self, spark: SparkSession, position: str, count: int) -> list[bytes]:
+        """A few of each partition."""
         starts = {
             topic: {partition: max(0, end - count) for partition, end in partitions.items()}
             for topic, partitions in json.loads(position).items()
         }
         messages = self._between(spark, json.dumps(starts), position)
-        return [
-            row[0] for row in messages.selectExpr("cast(value as string)").limit(count).collect() if row[0]
-        ]
+        return [bytes(row[0]) for row in messages.select("value").limit(count).collect() if row[0]]
 
     def _between(self, spark: SparkSession, start: str, end: str) -> DataFrame:
         """Messages between two positions, as Spark's source gives them."""
@@ -388,16 +404,20 @@ class KafkaMessages(RecentTexts):
         return registry_of(self.topic)
 
     def _decoder(self) -> AvroRows | ProtobufRows:
+        if self.topic.value == "protobuf":
+            return protobuf_rows(self.topic, self._columns, self._wanted)
+        return AvroRows(self._columns, self._wanted, self.registry, schema_text(self.topic))
+
+    @property
+    def _wanted(self) -> tuple[tuple[str, ...], ...]:
+        """Of each field that always has a value the names of today and before."""
         values = self._values
         former = {field.name: names for field, names in former_names(values)}
-        wanted = tuple(
+        return tuple(
             (field.name, *former.get(field.name, ()))
             for field in values.fields
             if field.default is None and (not field.nullable or not values.typed)
         )
-        if self.topic.value == "protobuf":
-            return protobuf_rows(self.topic, self._columns, wanted)
-        return AvroRows(self._columns, wanted, self.registry, schema_text(self.topic))
 
     def _of_message(self, field: Field, checked: Any) -> str:
         if field.name != KEY:

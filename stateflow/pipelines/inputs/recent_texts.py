@@ -22,6 +22,11 @@ class RecentTexts(Input):
     def recent(self, spark: SparkSession, position: str, count: int) -> list[str]:
         """About so many objects of JSON that were written before a position of the source; none where they are written otherwise."""
 
+    def names(self, spark: SparkSession, position: str, count: int) -> frozenset[str]:
+        """Where the schemas of what was written say it: the paths of the fields in those of about so many rows before a position. Empty where
+        only the texts themselves say it."""
+        return frozenset()
+
     @property
     def beside(self) -> frozenset[str]:
         """Names of fields that do not stand in these texts."""

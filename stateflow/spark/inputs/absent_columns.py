@@ -207,11 +207,12 @@ class AbsentColumns:
         if not isinstance(node.factory, RecentTexts):
             return "", None
         try:
-            texts = node.factory.recent(self.spark, line, ROWS_LOOKED_AT)
+            names = node.factory.names(self.spark, line, ROWS_LOOKED_AT) or _fields_of(
+                node.factory.recent(self.spark, line, ROWS_LOOKED_AT), node.rows
+            )
         except PySparkException:
             # Retention has removed them meanwhile, or the broker is gone: the next batch will tell.
             return "", None
-        names = _fields_of(texts, node.rows)
         return str(node.factory), names | node.factory.beside if names else None
 
     def _count(self, node: SourceNode, name: str, rows: int) -> None:

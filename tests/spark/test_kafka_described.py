@@ -1,0 +1,130 @@
+"""Fields that no message of Avro or Protobuf has: the schemas of their writers say what may have been meant, and a run tells of it once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.config.options import cache_folder
+from stateflow.spark.session.jars import bundle_of, local_jars
+from tests.spark.kafka_broker import broker
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
+
+# A process of its own: the library brings the connector's jars when it starts Spark, and not later.
+SCRIPT = """
+import json, sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+
+import stateflow as sf
+from stateflow.config.options import load
+from stateflow.errors import StateflowError
+from stateflow.spark.runner import RunRequest, run
+from tests.connectors.kafka_server import Topics
+from tests.connectors.schema_registry import file, framed, framed_message, number, registry, text, value
+
+server, folder = sys.argv[1], Path(sys.argv[2])
+topics = Topics(server)
+NOTE = 'message_type {{ name: "Note" field {{ name: "id" number: 1 type: TYPE_INT64 }} field {{ name: "{0}" number: {1} type: TYPE_STRING {2} }} {3} }}'
+OPTIONAL = ("proto3_optional: true oneof_index: 0", 'oneof_decl { name: "_it" }')
+
+
+@dataclass
+class Note:
+    id: int
+    note: str | None = None
+
+
+@dataclass
+class Wanted:
+    id: int
+    note: str
+    broken: str | None = None
+
+
+def produce(topic, *values):
+    topics.make(topic, 1)
+    producer = Producer({"bootstrap.servers": server, "acks": "all"})
+    for each in values:
+        producer.produce(topic, each, partition=0)
+    assert producer.flush(30) == 0
+
+
+def ran(topic, rows=Note, **given):
+    @sf.pipeline(topic)
+    def made(flow):
+        read = flow.source("notes", sf.kafka(topic, bootstrap=server, **given), rows)
+        read.append("out", sf.delta(str(folder / topic)))
+
+    code = {"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s"}
+    conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
+    try:
+        ended = run(RunRequest(made, load(code=code, env={}, folder=folder), master="local[2]", conf=conf))
+    except StateflowError as error:
+        return f"{type(error).__name__}: {error}"
+    return [ended.rows, ended.warnings]
+
+
+told = {}
+with registry() as served:
+    fields = [{"name": "id", "type": "long"}, {"name": "notes", "type": "string"}]
+    served.under("avro-value", 1, {"type": "record", "name": "Note", "fields": fields})
+    one = framed(1, number(1) + text("x"))
+    produce("avro", one, one)
+    told["avro"] = ran("avro", value="avro", registry=served.url)
+    misspelt = file(NOTE.format("notes", 2, *OPTIONAL))
+    served.under("protobuf-value", 2, misspelt)
+    produce("protobuf", framed_message(2, value(misspelt, "shop.Note", id=1, notes="x")))
+    told["protobuf"] = ran("protobuf", value="protobuf", registry=served.url)
+    # All of its messages are bad ones, which is no reason to fail the batch.
+    produce("kept", one)
+    told["kept"] = ran("kept", Wanted, value="avro", registry=served.url, options={"columnNameOfCorruptRecord": "broken"})
+
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What each run of the script said."""
+    folder = tmp_path_factory.mktemp("kafka")
+    local_jars(cache_folder(), bundle_of("kafka"))
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    with broker(folder / "kafka") as server:
+        done = subprocess.run(
+            [sys.executable, script, server, folder],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(("form", "rows"), [("avro", 2), ("protobuf", 1)])
+def test_a_field_that_is_called_otherwise_in_the_schema_is_a_warning(
+    told: dict[str, Any], form: str, rows: int
+) -> None:
+    read, [warning] = told[form]
+    assert read == rows
+    for named in ("'notes'", f"{rows} rows have no 'note' at all", "they have 'notes', which Note lacks"):
+        assert named in warning, warning
+
+
+def test_messages_that_are_bad_for_the_lack_of_a_field_are_kept_as_before(told: dict[str, Any]) -> None:
+    assert told["kept"] == [1, []]
