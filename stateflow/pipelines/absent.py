@@ -29,6 +29,8 @@ class Absence:
     """The class that declares the field."""
     part: str = ""
     """A field that would have what the source gives beside its texts, and that the class lacks."""
+    unnamed: str = ""
+    """What may have its values, in words, where what is read does not say its names."""
 
     @property
     def refused(self) -> bool:

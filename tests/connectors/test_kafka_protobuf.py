@@ -288,6 +288,24 @@ def test_fields_that_the_schema_does_not_know_are_left_out_unless_one_that_it_kn
     ]
 
 
+def test_a_field_that_may_be_missing_may_have_another_number_by_now() -> None:
+    known = file(message("Order", USER, NOTE, field("sku", 4, "string")))
+    moved = file(message("Order", USER, NOTE.replace("3", "7", 1)))
+    of = without_registry(known, {"user": "bigint", "note": "string"}, wanted=(("user",),))
+    written = value(moved, ORDER, user=1, note="x")
+    # A newer schema may as well have one field more, so that this is no bad message.
+    assert rows(of, written) == [({"user": 1, "note": None}, None)]
+    others = (value(known, ORDER, user=1), value(known, ORDER, user=1, note="x"), b"no message", b"")
+    assert of.strangers([*others, written], ["note", "broken"]) == {"note": 7}
+    assert of.strangers(others, ["note"]) == {}
+    # Where the field is there, the number is another one.
+    more = file(message("Order", USER, NOTE, field("added", 9, "string")))
+    assert of.strangers([value(more, ORDER, user=1, note="x", added="y")], ["note", "sku"]) == {"sku": 9}
+    # As its writer has it.
+    assert rows(without_registry(moved, {"note": "string"}), written) == [({"note": "x"}, None)]
+    assert without_registry(moved, {"note": "string"}).strangers([written], ["note"]) == {}
+
+
 @pytest.mark.parametrize(
     ("columns", "misfit"),
     [

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Producer
-
+from google.protobuf import descriptor_pb2
 
 import stateflow as sf
 from stateflow.config.options import load
@@ -91,6 +91,15 @@ with registry() as served:
     produce("kept", one)
     told["kept"] = ran("kept", Wanted, value="avro", registry=served.url, options={"columnNameOfCorruptRecord": "broken"})
 
+moved, known = file(NOTE.format("note", 7, *OPTIONAL)), file(NOTE.format("note", 2, *OPTIONAL))
+for name, each in (("known", known), ("moved", moved)):
+    files = descriptor_pb2.FileDescriptorSet()
+    files.file.add().ParseFromString(each)
+    (folder / f"{name}.desc").write_bytes(files.SerializeToString())
+produce("moved", *[value(moved, "shop.Note", id=1, note="x")] * 3)
+told["moved"] = ran("moved", value="protobuf", schema=str(folder / "known.desc"))
+produce("mended", value(moved, "shop.Note", id=1, note="x"))
+told["mended"] = ran("mended", value="protobuf", schema=str(folder / "moved.desc"))
 print(json.dumps(told))
 """
 
@@ -128,3 +137,17 @@ def test_a_field_that_is_called_otherwise_in_the_schema_is_a_warning(
 
 def test_messages_that_are_bad_for_the_lack_of_a_field_are_kept_as_before(told: dict[str, Any]) -> None:
     assert told["kept"] == [1, []]
+
+
+def test_a_field_whose_number_may_have_moved_is_a_warning_that_counts(told: dict[str, Any]) -> None:
+    read, [warning] = told["moved"]
+    assert read == 3
+    for named in (
+        "'notes'",
+        "3 rows have no 'note' at all",
+        "a field 7 that shop.Note does not know",
+        "schema=",
+    ):
+        assert named in warning, warning
+    # As it advises.
+    assert told["mended"] == [1, []]

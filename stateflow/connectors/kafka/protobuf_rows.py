@@ -65,6 +65,23 @@ class ProtobufRows:
                 continue
         return frozenset(found)
 
+    def strangers(self, values: Iterable[bytes], absent: Iterable[str]) -> dict[str, int]:
+        """By field, of those that are absent, a number in a message without it that the file does not know."""
+        file, unknown = file_of_set(self.files), runtime("unknown_fields").UnknownFieldSet
+        descriptor = file.message(self.message)
+        names = [name for name in absent if name in descriptor.fields_by_name]
+        found: dict[str, int] = {}
+        for value in values:
+            try:
+                message = file.made(descriptor).FromString(value)
+            except runtime("message").DecodeError:
+                continue
+            numbers = {each.field_number for each in unknown(message)}
+            set_ = {field.name for field, _ in message.ListFields()}
+            if numbers and set_:
+                found |= {name: min(numbers) for name in names if name not in set_ and name not in found}
+        return found
+
     def _columns(self, values: Sequence[bytes | None]) -> tuple[pa.Array, list[str | None]]:
         import pyarrow as pa
 

@@ -6,7 +6,7 @@ A message that does not fit fails the batch, as a line of a file does, or comes 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -224,6 +224,19 @@ class KafkaMessages(RecentTexts):
             return frozenset()
         # A message whose schema lacks a field that always has a value is a bad one, and has been told.
         return found | {name for names in self._wanted for name in names} if found else found
+
+    def unnamed(
+        self, spark: SparkSession, position: str, count: int, absent: Collection[str]
+    ) -> Mapping[str, str]:
+        """Numbers of Protobuf that the schema does not know: a field may have another one by now, and by a file nobody says that its writer had
+        this schema."""
+        if self.topic.value != "protobuf" or self.registry is not None:
+            return {}
+        decoder = protobuf_rows(self.topic, self._columns, self._wanted)
+        found = decoder.strangers(self._values_before(spark, position, count), absent)
+        return {
+            name: f"a field {number} that {decoder.message} does not know" for name, number in found.items()
+        }
 
     def _values_before(self, spark: SparkSession, position: str, count: int) -> list[bytes]:
         """A few of each partition."""

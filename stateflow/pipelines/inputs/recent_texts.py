@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from stateflow.pipelines.inputs.input import Input
@@ -26,6 +26,13 @@ class RecentTexts(Input):
         """Where the schemas of what was written say it: the paths of the fields in those of about so many rows before a position. Empty where
         only the texts themselves say it."""
         return frozenset()
+
+    def unnamed(
+        self, spark: SparkSession, position: str, count: int, absent: Collection[str]
+    ) -> Mapping[str, str]:
+        """Where what was written does not say its names: by field, of those without a value, what may have it in about so many rows before a
+        position, in words."""
+        return {}
 
     @property
     def beside(self) -> frozenset[str]:

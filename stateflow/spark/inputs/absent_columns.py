@@ -173,6 +173,8 @@ class AbsentColumns:
             found = {each.path: each for each in absences(node.rows, seen.absent, names, parts)}
             if refused := [absence for absence in found.values() if absence.refused]:
                 raise IncompatibleError(_refusal(node, refused[0], "no row of the batch", path))
+            if isinstance(node.factory, RecentTexts):
+                found |= self._unnamed(node.rows, node.factory, seen.absent, positions[node.uid].lines[0])
         elif seen.rows >= MANY:
             wanted = (
                 each
@@ -215,6 +217,17 @@ class AbsentColumns:
             return "", None
         return str(node.factory), names | node.factory.beside if names else None
 
+    def _unnamed(
+        self, rows: RowType, factory: RecentTexts, absent: Sequence[str], line: str
+    ) -> dict[str, Absence]:
+        try:
+            found = factory.unnamed(self.spark, line, ROWS_LOOKED_AT, absent)
+        except PySparkException:
+            return {}
+        return {
+            name: Absence(name, wanted=False, owner=rows.name, unnamed=what) for name, what in found.items()
+        }
+
     def _count(self, node: SourceNode, name: str, rows: int) -> None:
         absence = self._absences.get((node.uid, name))
         if absence is None or node.rows is None:
@@ -226,6 +239,8 @@ class AbsentColumns:
         lines = next(
             (said for kind, said in _NOWHERE if isinstance(node.factory, kind)), "it is null in each of them"
         )
+        if absence.unnamed:
+            lines = f"its messages have {absence.unnamed}, which may be it"
         owner = absence.owner or node.rows.name
         self.warn(
             f"source {node.uid}: column {name}",
@@ -307,6 +322,8 @@ def _refusal(node: SourceNode, absence: Absence, without: str, having: str) -> s
 
 
 def _to_do(absence: Absence) -> str:
+    if absence.unnamed:
+        return "give schema= as its writer has it"
     name, alike = absence.path, absence.alike
     rename = (
         f"call the field {alike!r}, or give it its former name, `Annotated[..., sf.field(aliases=[{alike!r}])]`"
