@@ -26,6 +26,8 @@ from stateflow.quantities import several
 if TYPE_CHECKING:
     from stateflow.replay.comparison import ReplayReport
 
+_KINDS = ("gone", "new", "different")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayArguments(Arguments):
@@ -158,7 +160,11 @@ def pieces(report: ReplayReport) -> Iterator[Piece]:
         return
     yield TextTable(
         ("sink", "delivered", "now", "gone", "new", "different"),
-        [(s.sink, f"{s.before:,}", f"{s.after:,}", *_counts(s.counts)) for s in report.sinks.values()],
+        [
+            (s.sink, *(f"{n:,}" if not s.unknown else f"{n:,} + ?" if n else "?" for n in figures))
+            for s in report.sinks.values()
+            for figures in [(s.before, s.after, *(s.counts.get(kind, 0) for kind in _KINDS))]
+        ],
     )
     yield TextTable(
         ("operator", "state", "gone", "new", "different", ""),
@@ -190,7 +196,7 @@ def unsteady_pieces(report: ReplayReport) -> Iterator[Piece]:
 
 
 def _counts(counts: dict[str, int]) -> tuple[str, ...]:
-    return tuple(f"{counts.get(kind, 0):,}" for kind in ("gone", "new", "different"))
+    return tuple(f"{counts.get(kind, 0):,}" for kind in _KINDS)
 
 
 def _short(value: Any) -> str:

@@ -170,16 +170,17 @@ class ReplayReport:
     def excess(self, max_changed: float) -> str:
         """Why the changes are more than `max_changed` lets pass, as a sentence; empty when they are not.
 
-        What could not be compared is more than any limit lets pass. A state or operator that is gone has no key as it was.
+        What could not be compared may be all others, so that 1 alone lets it pass. A state or operator that is gone has no key as it was.
         """
         for sink in self.sinks.values():
-            if sink.unknown:
-                return f"what sink {sink.sink!r} was given can no longer be compared ({self.uncompared[0]})"
+            if sink.unknown and max_changed < 1:
+                said = next(each for each in self.uncompared if each.startswith(f"sink {sink.sink!r}, "))
+                return f"what sink {sink.sink!r} was given cannot be compared ({said}), and only max_changed=1 lets that pass"
             if sink.share > max_changed:
                 return f"{sink.excess}, and max_changed={max_changed:g} lets {int(sink.before * max_changed):,} pass"
         for state in self.states:
-            if state.note in (OTHER_KEYS, OTHER_NAMESPACES):
-                return f"the state of operator {state.operator!r} cannot be compared: {state.note}"
+            if state.note in (OTHER_KEYS, OTHER_NAMESPACES) and max_changed < 1:
+                return f"the state of operator {state.operator!r} cannot be compared ({state.note}), and only max_changed=1 lets that pass"
             meant = self.lets_go or (state.operator, state.state) in self.forgotten
             if state.note in (OPERATOR_GONE, STATE_GONE) and max_changed < 1 and not meant:
                 what = f"state {state.state!r} of operator" if state.state else "operator"

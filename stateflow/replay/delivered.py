@@ -39,6 +39,9 @@ def delivered_rows(spark: SparkSession, prepared: Prepared, stager: Stager) -> p
         if prepared.files:
             rows = _put_out(spark, stager, prepared)
             return staged_rows(spark, stager, prepared) if rows is None else rows
+        kind = kind_in_record(prepared.kind)
+        if kind is not None and (told := class_of(kind).delivered(prepared)) is not None:
+            return told
     except NotKept:
         raise
     except Exception as error:

@@ -17,6 +17,14 @@ GONE, NEW, DIFFERENT = "gone", "new", "different"
 _NULL, _SEPARATOR = "\x00", "\x1f"
 _ESCAPED = {"\\": "\\\\", _NULL: "\\0", _SEPARATOR: "\\1"}
 """In texts of rows, so that no value looks like a null, or like two values."""
+_AS_JSON = (
+    pa.types.is_nested,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_dictionary,
+)
+"""Of values that Arrow does not write as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
-    if pa.types.is_nested(whole.type) or pa.types.is_binary(whole.type) or pa.types.is_dictionary(whole.type):
+    if any(is_kind(whole.type) for is_kind in _AS_JSON):
         texts = pa.array(
             [None if value is None else _json(value) for value in whole.to_pylist()], pa.large_string()
         )

@@ -205,6 +205,25 @@ def test_the_summary_of_a_snapshot_says_the_sink_and_the_slot(catalog: Catalog, 
     ]
 
 
+def test_the_rows_of_a_record_are_read_from_its_data_files_under_their_names_of_then(
+    catalog: Catalog, log: SinkLog
+) -> None:
+    sink = sink_of(log)
+    deliver(log, sink, 9)
+    prepared = deliver(log, sink, 1, 2)
+    table = catalog.load_table("shop.orders")
+    with table.update_schema() as columns:
+        columns.rename_column("item", "what")
+        columns.add_column("new", LongType())
+    found = sink.delivered(prepared)
+    assert found is not None
+    assert found.to_pylist() == [{"id": id, "item": f"item {id}"} for id in (1, 2)]
+    catalog.purge_table("shop.orders")
+    sink_of(log)
+    with refused(DisagreementError, "shop.orders", "made anew"):
+        sink.delivered(prepared)
+
+
 def test_a_slot_is_known_after_its_snapshot_has_expired(catalog: Catalog, log: SinkLog) -> None:
     sink = sink_of(log)
     deliver(log, sink, 1)

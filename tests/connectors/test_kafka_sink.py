@@ -30,6 +30,7 @@ from stateflow.connectors import (
 )
 from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.connectors.kafka.ends import ends_of
+from stateflow.replay.delivered import delivered_rows
 from stateflow.spark.sinks.kinds import delivered
 from stateflow.testing.sink_log import SinkLog, make_sink
 from tests.connectors.fed import FedJob
@@ -117,6 +118,25 @@ def test_messages_of_each_slot_come_once_however_often_they_are_committed(
     }
     waiting = log.recorded(log.prepare(sink, rows(log, PAIR, (4, "d"))))
     assert delivered(log.spark, waiting, log.name) == {"totals": False}
+
+
+def test_a_replay_has_the_rows_of_messages_of_json_that_were_appended(
+    log: SinkLog, topics: Topics, topic: str
+) -> None:
+    schema = "id long, v string, at timestamp, tags array<decimal(5,2)>"
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.UTC)
+    one = (1, "a", at, [Decimal("1.50")])
+    sink = opened(log, topics, topic, schema, keys=["id"])
+    prepared = log.prepare(sink, rows(log, schema, one, (2, None, None, None)))
+    found = delivered_rows(log.spark, prepared, log.stage)
+    assert found is not None
+    assert found.column_names == ["id", "v", "at", "tags"]
+    assert [tuple(row.values()) for row in found.to_pylist()] == [one, (2, None, None, None)]
+    # Of an upsert it would have the last row of each key alone.
+    upsert = opened(log, topics, topic, PAIR, "upsert", keys=["id"])
+    kept = delivered_rows(log.spark, log.prepare(upsert, rows(log, PAIR, (1, "a"))), log.stage)
+    assert kept is not None
+    assert "value" in kept.column_names
 
 
 def test_a_slot_that_the_brokers_forgot_is_still_known(log: SinkLog, topics: Topics, topic: str) -> None:

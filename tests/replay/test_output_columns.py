@@ -13,9 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
+from stateflow.cli.output import TextTable
+from stateflow.cli.replay import pieces
 from stateflow.connectors import Sink
 from stateflow.connectors.files.sink import FilesAppend
 from stateflow.replay.comparison import ReplayReport
+from tests.connectors.iceberg_catalog import NAME, sql_catalog
 from tests.spark.pipelines import Workbench
 
 
@@ -56,7 +59,8 @@ def pipeline(
         rows = flow.source("orders", sf.files(str(bench.folder / "orders"), "json"), Order)
         out = rows.transform(priced, Priced)
         for form in forms:
-            out.append(form, sf.files(str(bench.folder / form), form))
+            lake = sf.iceberg("shop.priced", catalog=NAME, create=True)
+            out.append(form, lake if form == "iceberg" else sf.files(str(bench.folder / form), form))
 
     return orders
 
@@ -88,7 +92,42 @@ def test_rows_of_json_are_compared_with_what_the_code_puts_out_now(
     unknown = replayed(factor=7.0)
     assert "other columns (line)" in unknown.uncompared[0]
     assert unknown.sinks["parquet"].counts == {"gone": 4, "new": 4}
-    assert "can no longer be compared" in unknown.excess(1.0)
+    assert "cannot be compared" in unknown.excess(0.99)
+    assert "only max_changed=1" in unknown.excess(0.99)
+    assert unknown.excess(1.0) == ""
+    (shown,) = (
+        piece for piece in pieces(unknown) if isinstance(piece, TextTable) and "delivered" in piece.columns
+    )
+    assert {row[0]: row[1:] for row in shown.rows} == {
+        "json": ("?",) * 5,
+        "parquet": ("4", "4", "4", "4", "0"),
+    }
+
+
+@pytest.mark.slow
+def test_rows_in_data_files_of_iceberg_are_compared_until_these_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    with sql_catalog(tmp_path / "lake"):
+        bench.rows("orders", [Order(id, float(id)) for id in range(5)])
+        bench.run(pipeline(bench, forms=["iceberg"]))
+        last = bench.records("orders")[-1].slot
+
+        def replayed(**changed: float) -> ReplayReport:
+            code = pipeline(bench, forms=["iceberg"], **changed)
+            return bench.job("orders").replay(code, last, options=bench.options())
+
+        same = replayed()
+        assert same.is_same, same.document()
+        assert (same.sinks["iceberg"].before, same.uncompared, same.excess(0.0)) == (4, [], "")
+        other = replayed(factor=7.0)
+        assert other.sinks["iceberg"].counts == {"gone": 4, "new": 4}
+        for file in (tmp_path / "lake").rglob("*.parquet"):
+            file.unlink()
+        unknown = replayed()
+        assert "data files" in unknown.uncompared[0]
+        assert "only max_changed=1" in unknown.excess(0.0)
 
 
 @pytest.mark.slow

@@ -70,6 +70,13 @@ def test_what_a_table_has_as_a_wider_type_is_compared_as_the_rows_have_it() -> N
         (pa.array([0.1], pa.float32()), pa.array([0.1], pa.float64()), {}),
         (pa.array([300]), pa.array([44], pa.int8()), {GONE: 1, NEW: 1}),
         (pa.array(["1"]), pa.array([1]), {}),
+        # As data files of Iceberg have bytes.
+        (
+            pa.array([b"\xff", b"\xfe"], pa.large_binary()),
+            pa.array([b"\xff", b"x"], pa.binary()),
+            {GONE: 1, NEW: 1},
+        ),
+        (pa.array([b"\xff"], pa.binary(1)), pa.array([b"\xff"], pa.binary()), {}),
     ],
 )
 def test_a_value_is_the_same_if_the_target_would_have_stored_it_so(

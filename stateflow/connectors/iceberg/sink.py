@@ -31,6 +31,7 @@ from stateflow.connectors.iceberg.catalog import (
 )
 from stateflow.connectors.iceberg.columns import made_partitions, made_schema, written_schema
 from stateflow.connectors.iceberg.data_files import data_file
+from stateflow.connectors.iceberg.reading import scan_of
 from stateflow.connectors.iceberg.slots import (
     slot_of,
     slot_property,
@@ -44,6 +45,7 @@ from stateflow.connectors.iceberg.table import APPEND, IcebergTable
 from stateflow.connectors.iceberg.writer import TaskWriters
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
     from pyspark.sql import DataFrame, SparkSession
@@ -124,6 +126,32 @@ class IcebergAppend(Sink):
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
         return slot_of(loaded(RecordedTable.of(prepared).table).metadata, at.app_id)[0]
+
+    @classmethod
+    def delivered(cls, prepared: Prepared) -> pa.Table | None:
+        """The rows of the data files, under the names that their columns had."""
+        import pyarrow as pa
+        from pyiceberg.schema import Schema
+        from pyiceberg.table import FileScanTask
+
+        target = RecordedTable.of(prepared)
+        table = loaded(target.table)
+        if str(table.metadata.table_uuid) != target.uuid:
+            raise DisagreementError(f"{target.table} was dropped or made anew since")
+        files = prepared.payload["files"]
+        if gone := [file["path"] for file in files if not table.io.new_input(file["path"]).exists()]:
+            raise DisagreementError(f"{len(gone)} of its data files in {target.table} are gone")
+        names = {int(id): str(name) for id, name in target.columns}
+        schema = Schema(*(field for field in table.schema().fields if field.field_id in names))
+        specs = table.specs()
+        tasks = [FileScanTask(data_file(file, specs[file["spec"]], table.schema())) for file in files]
+        with told(target.table):
+            batches = list(scan_of(table, schema).to_record_batches(tasks))
+        if not batches:
+            return None
+        return pa.Table.from_batches(batches).rename_columns(
+            [names[field.field_id] for field in schema.fields]
+        )
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
         return writers(loaded(self.target).metadata)

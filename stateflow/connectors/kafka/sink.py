@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stateflow.connectors import (
     CommitRequest,
@@ -19,6 +19,7 @@ from stateflow.connectors import (
     Staged,
     Stager,
     first_duplicate,
+    from_json,
     trying_again,
 )
 from stateflow.connectors.kafka import avro_values, messages, protobuf_values, slots, spread
@@ -83,6 +84,7 @@ class KafkaAppend(Sink):
                 "topic_id": facts.id,
                 "exactly_once": self.delivery == "exactly_once",
                 **self._spread(facts),
+                **self._columns_kept(frame.schema, values),
             },
             files=staged.files,
             rows=staged.rows,
@@ -103,6 +105,11 @@ class KafkaAppend(Sink):
         cluster = Cluster(_topic_of(prepared))
         kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
         return kept.slot if kept is not None else None
+
+    @classmethod
+    def put_out(cls, prepared: Prepared) -> str:
+        columns = prepared.payload.get("columns")
+        return from_json(f"cast({messages.VALUE} as string)", columns) if columns else ""
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
         def asked() -> Mapping[str, str]:
@@ -159,6 +166,12 @@ class KafkaAppend(Sink):
         """What a record keeps of how its keys are spread."""
         return {}
 
+    def _columns_kept(self, schema: StructType, values: Sequence[str]) -> dict[str, Any]:
+        """What a record keeps so that a replay makes rows of the messages."""
+        if self.target.value != "json":
+            return {}
+        return {"columns": [[name, schema[name].dataType.simpleString()] for name in values]}
+
     def _last_of_keys(
         self, spark: SparkSession, staged: Staged, schema: StructType, at: SinkSlot, stager: Stager
     ) -> Staged:
@@ -178,6 +191,10 @@ class KafkaUpsert(KafkaAppend):
             self._partitions = spread.begun_with(self.last_prepared, facts.id, facts.partitions)
             self.warning = spread.grown(str(self.target), self._partitions, facts.partitions)
         return {spread.PARTITIONS: self._partitions}
+
+    def _columns_kept(self, schema: StructType, values: Sequence[str]) -> dict[str, Any]:
+        # It stages the last row of each key, and none of those that delete.
+        return {}
 
     def _last_of_keys(
         self, spark: SparkSession, staged: Staged, schema: StructType, at: SinkSlot, stager: Stager

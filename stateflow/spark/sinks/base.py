@@ -16,6 +16,7 @@ from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.upsert_options import UpsertOptions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -154,6 +155,12 @@ class Sink(ABC):
         """An expression over staged rows for the struct that the pipeline put out, for a replay that compares them; empty where they are
         staged as they were put out."""
         return ""
+
+    @classmethod
+    def delivered(cls, prepared: Prepared) -> pa.Table | None:
+        """The rows that a record gave its target, read from there, for a replay that compares them; None where nobody can tell them from
+        others. An error says why they are not there any more."""
+        return None
 
     @classmethod
     def rewind(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Prepared:
