@@ -254,6 +254,35 @@ def test_a_key_that_does_not_fit_fails_the_batch(spark: SparkSession, hint: Any,
     assert "at offset 70" in refusal(spark, source(rows), b'{"user": 1}', key=key)
 
 
+def test_a_bad_message_keeps_the_key_that_fits_and_is_told_of_one_that_does_not(spark: SparkSession) -> None:
+    @dataclass
+    class Named:
+        user: int | None
+        kafka_key: str | None
+        broken: str | None = None
+
+    @dataclass
+    class Numbered(Named):
+        kafka_key: int | None  # type: ignore[assignment]
+
+    kept = {"options": {"columnNameOfCorruptRecord": "broken"}}
+    bad, good = b'{"user": "x"}', b'{"user": 1}'
+    assert read(spark, source(Named, **kept), bad, good, None, key=b"k-1") == [
+        {"user": None, "kafka_key": "k-1", "broken": '{"user": "x"}'},
+        {"user": 1, "kafka_key": "k-1", "broken": None},
+        {"user": None, "kafka_key": "k-1", "broken": ""},
+    ]
+    assert read(spark, source(Numbered, **kept), bad, good, key=b"12") == [
+        {"user": None, "kafka_key": 12, "broken": '{"user": "x"}'},
+        {"user": 1, "kafka_key": 12, "broken": None},
+    ]
+    for row in read(spark, source(Numbered, **kept), good, key=b'{"id":101}'):
+        assert (row["user"], row["kafka_key"]) == (None, None)
+        assert row["broken"] == 'its key {"id":101} is no JSON of the declared type: {"user": 1}'
+    (row,) = read(spark, source(Named, **kept), good, key=b"\xff")
+    assert (row["kafka_key"], row["broken"]) == (None, 'its key is no text in UTF-8: {"user": 1}')
+
+
 def test_texts_and_bytes_are_one_field(spark: SparkSession) -> None:
     assert read(spark, source(None, value="string"), b"a", None) == [{"value": "a"}, {"value": None}]
     assert read(spark, source(None, value="bytes"), b"\xff") == [{"value": b"\xff"}]

@@ -365,7 +365,11 @@ class KafkaMessages(RecentTexts):
         self, frame: DataFrame, reasons: list[tuple[str, str]], beside: Mapping[str, str]
     ) -> DataFrame:
         broken, mode = self.column_of_broken_rows, self.reader_options["mode"].upper()
-        wrong = " or ".join(f"coalesce({condition}, false)" for condition, _ in reasons)
+        of_key = self._reasons_of_key()
+        wrong, wrong_key = (
+            " or ".join(f"coalesce({condition}, false)" for condition, _ in some)
+            for some in (reasons, of_key)
+        )
         said = (
             f"case {' '.join(f'when {condition} then {reason}' for condition, reason in reasons)} end"
             if reasons
@@ -386,6 +390,12 @@ class KafkaMessages(RecentTexts):
                 return sql
             return f"if({wrong}, cast({otherwise} as {type}), {sql})"
 
+        def checked_key(sql: str, type: str) -> str:
+            # A message whose value alone does not fit keeps its key.
+            if not broken:
+                return checked(sql, type)
+            return f"if({wrong_key}, cast(null as {type}), {sql})" if wrong_key else sql
+
         if wrong and mode == "DROPMALFORMED" and not broken:
             frame = frame.where(f"not ({wrong})")
         read = self._reading
@@ -394,9 +404,14 @@ class KafkaMessages(RecentTexts):
             text = self.topic.value == "json" or self.topic.value in DESCRIBED
             sql = f"{PARSED}.{quoted(name)}" if text else f"cast({MESSAGE}.value as {type})"
             fields.append(f"{checked(sql, read.type(type) if text else type)} as {quoted(name)}")
-        fields += [self._of_message(field, checked) for field in of_message(self.rows).values()]
+        fields += [self._of_message(field, checked_key) for field in of_message(self.rows).values()]
         if broken:
-            fields.append(f"if({wrong or 'false'}, {self._row}, cast(null as string)) as {quoted(broken)}")
+            # The value says nothing of a key that does not fit.
+            keyed = "".join(
+                f"when {condition} then concat({said}, ': ', {self._row}) " for condition, said in of_key
+            )
+            kept = f"case {keyed}else {self._row} end" if keyed else self._row
+            fields.append(f"if({wrong or 'false'}, {kept}, cast(null as string)) as {quoted(broken)}")
         frame = frame.selectExpr(MESSAGE, *fields)
         if mode == "DROPMALFORMED" and not broken and misfits.condition:
             frame = frame.where(f"not coalesce({misfits.condition}, false)")
