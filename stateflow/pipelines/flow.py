@@ -46,7 +46,11 @@ class Flow(Graph):
         if event_time is not None and rows is not None:
             column = rows.field(event_time)
             if column is None:
-                raise UsageError(f"source {uid!r}: {rows.name} has no event-time column {event_time!r}")
+                times = ", ".join(field.name for field in rows.fields if field.type == "timestamp")
+                others = f", or name one that it has: {times}" if times else ""
+                raise UsageError(
+                    f"source {uid!r}: {rows.name} has no event-time column {event_time!r}: declare it there, {event_time}: datetime{others}"
+                )
             if column.type != "timestamp":
                 raise UsageError(
                     f"source {uid!r}: event-time column {event_time!r} is a {column.type}, not a datetime"

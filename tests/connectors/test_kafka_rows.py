@@ -405,6 +405,29 @@ def test_a_row_class_that_no_message_has_is_refused_before_spark_is_there(
         source(rows, **given)
 
 
+def test_the_time_of_a_message_is_declared_where_it_is_the_event_time() -> None:
+    @dataclass
+    class Timeless:
+        user: int
+
+    @dataclass
+    class Timed(Timeless):
+        kafka_timestamp: datetime
+
+    def built(rows: Any) -> None:
+        @sf.pipeline("shop")
+        def shop(flow: sf.Flow) -> None:
+            topic = sf.kafka("orders", bootstrap="broker:9092")
+            orders = flow.source("orders", topic, rows, event_time="kafka_timestamp", watermark="1 minute")
+            orders.collect("out", sf.memory("out"))
+
+        shop.build()
+
+    with refused(UsageError, "Timeless", "no event-time column", "kafka_timestamp: datetime"):
+        built(Timeless)
+    built(Timed)
+
+
 def test_a_pipeline_does_not_read_the_topic_that_it_writes() -> None:
     of = source(Order)
     assert of.reads(sf.kafka("orders", bootstrap="BROKER:9092").place)

@@ -296,7 +296,12 @@ def test_a_watermark_below_zero_is_refused(watermark: Any) -> None:
 def test_event_time_needs_a_watermark_and_a_time() -> None:
     unbuilt(lambda f: source(f, event_time="ts"), "both event_time and watermark")
     unbuilt(lambda f: source(f, watermark="1 hour"), "both event_time and watermark")
-    unbuilt(lambda f: source(f, event_time="when", watermark="1 hour"), "no event-time column 'when'")
+    unbuilt(
+        lambda f: source(f, event_time="when", watermark="1 hour"),
+        "no event-time column 'when'",
+        "when: datetime",
+        ": ts",
+    )
     unbuilt(lambda f: source(f, event_time="user", watermark="1 hour"), "'user' is a bigint", "datetime")
     unbuilt(lambda f: source(f, late=LATE), "late rows", "event_time and watermark")
     unbuilt(
