@@ -164,6 +164,13 @@ def _show_versions(call: Invocation, job: str, found: DeliveredSlot) -> None:
         for sink in sinks
         if sink.version is not None
     ]
+    undone = [
+        f"{sink.sink} has slot {slot} still, which a restore has undone"
+        for sink in sinks
+        for slot in sink.undone
+    ]
+    apart = ", ".join(dict.fromkeys(sink.sink for sink in sinks if sink.undone))
+    together = f"these belong together, but for {apart}" if apart else "these belong together"
     lacking = [f"{sink.sink} lacks slot {slot}, which was abandoned" for sink in sinks for slot in sink.lacks]
     call.output.answer(
         {"job": job, "checkpoint": found.slot, "at": found.at, "sinks": [asdict(sink) for sink in sinks]},
@@ -174,7 +181,8 @@ def _show_versions(call: Invocation, job: str, found: DeliveredSlot) -> None:
         ),
         *(["", *dict.fromkeys(read)] if read else ()),
         *lacking,
-        note=f"checkpoint {found.slot} of {moment(found.at or None)}: these belong together",
+        *undone,
+        note=f"checkpoint {found.slot} of {moment(found.at or None)}: {together}",
     )
 
 

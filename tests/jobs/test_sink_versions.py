@@ -18,7 +18,7 @@ from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.format.records import Prepared, Record
 from stateflow.spark.internals.delta_log import LoggedCommit
 from stateflow.spark.sinks.delta_versions import TableVersion, common_version, version_up_to
-from stateflow.spark.sinks.sink_versions import abandoned_slots
+from stateflow.spark.sinks.sink_versions import abandoned_slots, undone_slots
 from stateflow.spark.sources.delta_log import SourceLog, log_of
 from tests.cli.conftest import Command, command, root  # noqa: F401
 from tests.jobs.builder import JobBuilder
@@ -73,6 +73,20 @@ def test_what_was_abandoned_is_lacking_until_a_rewind_takes_it_back() -> None:
     rewound = [*lines, line(4, "restore", based_on=1, out="committed"), line(5, out="committed")]
     assert abandoned_slots(rewound, "out", 5) == ()
     assert abandoned_slots(rewound, "other", 5) == (3,)
+
+
+def test_what_a_restore_has_undone_is_there_still_in_an_output_that_it_did_not_take_back() -> None:
+    lines = [line(n, out="committed", topic="already", quiet="none") for n in (1, 2, 3)]
+    lines += [line(4, "restore", based_on=1, out="committed"), line(5, out="committed", topic="committed")]
+    for uid, undone in (("out", ()), ("topic", (2, 3)), ("quiet", ())):
+        assert undone_slots(lines, uid, 5) == undone
+    assert undone_slots(lines, "topic", 3) == ()
+    # A later restore takes all of it back.
+    lines += [line(6, "restore", based_on=1, out="committed", topic="committed"), line(7, topic="committed")]
+    assert undone_slots(lines, "topic", 7) == ()
+    # State from outside has none of the job's slots.
+    outside = [line(1, topic="committed"), line(2, "restore"), line(3, topic="committed")]
+    assert undone_slots(outside, "topic", 3) == (1,)
 
 
 @pytest.mark.parametrize(
@@ -329,6 +343,21 @@ def test_a_sink_says_which_batch_was_abandoned_for_it(lake: Lake) -> None:
     )  # fmt: skip
     found = lake.asked(stuck).sinks
     assert {uid: each.lacks for uid, each in found.items()} == {"bills": (), "log": (stuck,), "totals": ()}
+
+
+def test_show_says_which_output_did_not_go_back_with_a_restore(lake: Lake, command: Command) -> None:  # noqa: F811
+    rows = Prepared(kind="postgres_append", target="postgres://db/shop.public.log")
+    first, second = (lake.batch("bills", "feed", feed=rows).slot for _ in range(2))
+    at = ("show", "orders", "--as-of-slot", "latest", "--checkpoint-dir", lake.folder / "root")
+    assert command(*at).err.rstrip().endswith("these belong together")
+    lake.delta("bills", lake.job.writer.next_slot)
+    back = Prepared(kind="delta_rewind", target=lake.path("bills"), payload={"last_slot": first})
+    lake.job.decide(kind="restore", based_on=first, sinks={"bills": back}, outcomes={"bills": "committed"})
+    said = command(*at)
+    assert f"feed has slot {second} still, which a restore has undone" in said.out
+    assert said.err.rstrip().endswith("these belong together, but for feed")
+    told = {each["sink"]: each["undone"] for each in command(*at, "-o", "json").json["sinks"]}
+    assert (told["bills"], told["feed"]) == ([], [second])
 
 
 def test_show_prints_the_versions_and_lines_to_paste(lake: Lake, command: Command) -> None:  # noqa: F811

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_DELIVERED = ("committed", "already")
+
+
 @dataclass(frozen=True, slots=True)
 class SinkVersion:
     """What one sink had at a checkpoint."""
@@ -44,6 +47,8 @@ class SinkVersion:
     """Why there is no version."""
     lacks: tuple[int, ...] = ()
     """Slots up to there whose output was abandoned in this sink."""
+    undone: tuple[int, ...] = ()
+    """Slots up to there that a restore has undone in the job and not in this sink, whose output it still has."""
     managed_as: str = ""
     """What a catalog calls a table whose commits go through it; empty for any other."""
 
@@ -126,7 +131,8 @@ class _Outputs:
             expected = outcome.last_commits.get(uid) if outcome is not None else None
             made = self._of_sink(uid, prepared, slot, expected, known=outcome is not None)
             lacks = abandoned_slots(self.lines, uid, slot)
-            sink = SinkVersion(uid, prepared.kind, prepared.target, expected, None, "", lacks)
+            undone = undone_slots(self.lines, uid, slot)
+            sink = SinkVersion(uid, prepared.kind, prepared.target, expected, None, "", lacks, undone)
             if isinstance(made, str):
                 found[uid] = replace(sink, why=made)
                 continue
@@ -184,7 +190,7 @@ class _Outputs:
         return f"{why}, perhaps slot {pending[-1]}" if pending else why
 
     def _has_written(self, uid: str, slot: int) -> bool:
-        return any(line.id <= slot and line.sinks.get(uid) in ("committed", "already") for line in self.lines)
+        return any(line.id <= slot and line.sinks.get(uid) in _DELIVERED for line in self.lines)
 
     def _commits_of(self, path: str) -> _Commits:
         if path not in self._commits:
@@ -218,6 +224,23 @@ def _prepared_by(log: Log, slot: int) -> dict[str, Prepared]:
             if record.slot <= slot or uid not in found:
                 found[uid] = prepared
     return found
+
+
+def undone_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
+    """The slots up to `slot` that a restore has undone, and whose output a sink still has, as it was not taken back with them. Pure."""
+    there: list[int] = []
+    restores: list[tuple[int, int]] = []
+    upto = slot
+    for line in sorted(lines, key=lambda each: each.id, reverse=True):
+        if line.id > upto:
+            continue
+        if line.kind == "restore" and uid in line.sinks:
+            upto = continued(line)
+        elif line.kind == "restore":
+            restores.append((continued(line), line.id))
+        elif line.sinks.get(uid) in _DELIVERED and any(base < line.id < at for base, at in restores):
+            there.append(line.id)
+    return tuple(reversed(there))
 
 
 def abandoned_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
