@@ -390,6 +390,8 @@ def checkpoints(
     lines = found.history()
     gauges = summary_document(summary(lines))
     standing = {record.slot for record in log.chain}
+    # A fence has no state: nobody can go to it.
+    kept = {record.slot for record in log.chain if record.carries_state}
     newest = list(reversed(lines))[:limit]
     body = {
         "job": job,
@@ -417,17 +419,17 @@ def checkpoints(
         "files",
         "sinks",
     )
-    rows = [_row(line, standing) for line in newest]
+    rows = [_row(line, kept) for line in newest]
     call.output.answer(body, TextTable(columns, rows, right=("id", *columns[5:11])))
 
 
-def _row(line: HistoryLine, standing: set[int]) -> Sequence[object]:
+def _row(line: HistoryLine, kept: set[int]) -> Sequence[object]:
     checkpoint = line.kind == "checkpoint"
     return (
         line.id,
         line.kind,
         line.status,
-        "yes" if line.id in standing else "",
+        "yes" if line.id in kept else "",
         moment(line.latest_ack_timestamp * 1000),
         seconds(line.end_to_end_duration / 1000) if checkpoint else None,
         number(line.processed_rows) if checkpoint else None,

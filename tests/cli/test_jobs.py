@@ -361,6 +361,13 @@ def test_checkpoints_are_told_with_flinks_names_newest_first(command: Command, r
     assert told["history"][0]["processed_rows"] == 100
 
 
+def test_a_fence_is_no_checkpoint_that_is_kept(command: Command, root: Path) -> None:
+    made_job(root, batches=1)
+    shown = command("checkpoints", "orders", "--checkpoint-dir", root).out
+    kept = {line.split()[1]: "yes" in line.split() for line in shown.splitlines() if "COMPLETED" in line}
+    assert kept == {"checkpoint": True, "fence": False}
+
+
 def test_the_history_can_be_cut_short(command: Command, root: Path) -> None:
     made_job(root, batches=3)
     told = command("checkpoints", "orders", "-n", "2", "--checkpoint-dir", root, "-o", "json").json
