@@ -152,6 +152,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(mark in said for mark in SYSTEM_MARKS) else True
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each worker collects all tests, and none runs one where they have not found the same ones in the same order."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        if len(mark.args) > 1 and isinstance(mark.args[1], set | frozenset):
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid}: a set has another order in each process: sort its cases"
+            )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if " at 0x" in item.name:
+        raise pytest.UsageError(
+            f"{item.nodeid}: an address is another one in each process: give the case a name with ids="
+        )
+
+
 def pytest_collection_finish() -> None:
     """What is there by now is never looked at again."""
     gc.freeze()
