@@ -36,6 +36,8 @@ from stateflow.hosts.client import (
     USAGE,
     Connection,
     Refused,
+    package_folder,
+    python_folder,
     request,
 )
 from stateflow.hosts.forked import BEGUN
@@ -105,6 +107,8 @@ class Application:
         """Whether runs that are stopped begin again on the application that has replaced this one."""
         self._outdated = False
         self._lost = False
+        # Noted now: who turns a link to another installation while the host runs has not changed what it has imported.
+        self._package, self._python = package_folder(), python_folder()
         self._installed = installed()
         self._environ = dict(os.environ)
         self._ids = itertools.count(1)
@@ -403,11 +407,10 @@ class Application:
 
     def unfit(self, message: Mapping[str, Any]) -> str:
         """Why this application cannot serve a run that has not begun; empty if it can."""
-        home = str(Path(__file__).resolve().parents[1])
-        if message["package"] != home:
-            return f"it runs the library in {home}, and the run is of the one in {message['package']}: end the host, and start it with the run's"
-        if message["python"] != sys.prefix:
-            return f"it runs the Python in {sys.prefix}, and the run is of the one in {message['python']}: end the host, and start it with the run's"
+        if message["package"] != self._package:
+            return f"it runs the library in {self._package}, and the run is of the one in {message['package']}: end the host, and start it with the run's"
+        if message["python"] != self._python:
+            return f"it runs the Python in {self._python}, and the run is of the one in {message['python']}: end the host, and start it with the run's"
         if not Path(message["cwd"]).is_dir():
             return f"the run stands in {message['cwd']}, and there is no such folder where the host is"
         if self._only_folder not in ("", message["cwd"]):

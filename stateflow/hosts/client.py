@@ -150,6 +150,11 @@ def package_folder() -> str:
     return str(Path(__file__).resolve().parents[1])
 
 
+def python_folder() -> str:
+    """The folder of this Python and its packages, without links: two programs may reach one virtual environment by different ways."""
+    return os.path.realpath(sys.prefix)
+
+
 def request(argv: Sequence[str], environ: Mapping[str, str], wait: float) -> dict[str, Any]:
     """A run, as a message to a host: everything of this process that the run takes over."""
     umask = os.umask(0o077)
@@ -161,7 +166,7 @@ def request(argv: Sequence[str], environ: Mapping[str, str], wait: float) -> dic
         "cwd": os.getcwd(),  # noqa: PTH109
         "umask": umask,
         "package": package_folder(),
-        "python": sys.prefix,
+        "python": python_folder(),
         "wait": wait,
     }
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stateflow.hosts.application import Application, HostedRun
-from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection, request
+from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection, package_folder, python_folder, request
 from stateflow.hosts.forked import BEGUN
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import HostSettings
@@ -33,6 +33,7 @@ def application(tmp_path: Path) -> Application:
     made._ids = itertools.count(1)
     made.spark = None  # type: ignore[assignment]
     made.name, made._only_folder, made._environ = "team", "", {}
+    made._package, made._python = package_folder(), python_folder()
     made._stopping = made._moving = made._lost = made._outdated = made.replaced = False
     made._spark_process, made.places = None, Places(2)
     return made
@@ -132,6 +133,29 @@ def test_a_run_elsewhere_is_refused_where_relative_paths_would_mean_the_host_s_f
     assert "relative paths mean /srv/host there" in application.unfit(asked)
     application._only_folder = str(tmp_path)
     assert application.unfit(asked) == ""
+
+
+def test_a_host_serves_its_own_virtual_environment_by_whatever_link_the_run_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, current = (tmp_path / name for name in ("venv-1", "venv-2", "current"))
+    old.mkdir()
+    new.mkdir()
+    current.symlink_to(old)
+    monkeypatch.setattr("sys.prefix", str(current))
+    monkeypatch.setattr("stateflow.hosts.zygote.start", lambda *_: (0, Connection(socket.socket())))
+    host = Application(tmp_path, 1, HostSettings(), lambda words: None)
+
+    def answered(prefix: Path) -> str:
+        monkeypatch.setattr("sys.prefix", str(prefix))
+        return host.unfit(request(["run", "a.py"], os.environ, 0.0))
+
+    assert answered(old) == answered(current) == ""
+    current.unlink()
+    current.symlink_to(new)
+    assert answered(old) == ""
+    for other in (new, current):
+        assert f"it runs the Python in {old}, and the run is of the one in {new}" in answered(other)
 
 
 @pytest.mark.parametrize("variable", ["AWS_PROFILE", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR"])
