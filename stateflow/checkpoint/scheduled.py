@@ -6,7 +6,8 @@ continues an earlier try or begins again. Nothing here decides who owns a job.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -38,6 +39,9 @@ class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     since: int | None = None
     """The newest complete checkpoint before the first try with its present idempotency key. A cleared task has a newer one than
     `began_from`."""
+    told: dict[str, Any] = {}
+    """What the task returned when it ended well: the checkpoint, the sources' offsets and so on. Whoever returns it again later cannot
+    take it from the job, which others have moved on, and whose old records are collected. Empty in marks of older versions."""
     recalled: bool = False
     """Its task was killed before the driver had claimed the job: the driver ends as soon as it has claimed the job."""
 
@@ -66,10 +70,13 @@ def finish(
     outcome: RunOutcome,
     key: str,
     clock: Callable[[], int],
+    told: Mapping[str, Any] | None = None,
 ) -> None:
-    """Notes that the task has ended well. `key` is the idempotency key of the try."""
+    """Notes that the task has ended well. `key` is the idempotency key of the try; `told` is what it returns."""
     mark = find(store, layout, mark.dag_run, mark.task) or mark  # what was noted since `mark` was read stays
-    ended = msgspec.structs.replace(mark, ended=outcome, ended_at=clock(), ended_by=key)
+    ended = msgspec.structs.replace(
+        mark, ended=outcome, ended_at=clock(), ended_by=key, told=dict(told or {})
+    )
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(ended))
 
 
@@ -78,7 +85,7 @@ def reopen(
 ) -> ScheduledRun:
     """Clears the end of the mark, for a task that somebody runs again on purpose. `began_from`: the checkpoint that it begins from now."""
     reopened = msgspec.structs.replace(
-        mark, ended=None, ended_at=None, ended_by="", since=head, began_from=began_from
+        mark, ended=None, ended_at=None, ended_by="", told={}, since=head, began_from=began_from
     )
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(reopened))
     return reopened

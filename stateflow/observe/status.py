@@ -203,7 +203,7 @@ def status_of(
         state_size=total_size(refs),
         num_files=len({(ref.base, ref.path) for ref in refs if ref.path}),
         operators=[_operator(uid, head) for uid in head.operators] if head else [],
-        sources=[_source(uid, s) for uid, s in head.sources.items()] if head else [],
+        sources=[source_status(uid, s) for uid, s in head.sources.items()] if head else [],
         sinks=_sinks(log, head),
         tags={p.name: p.slot for p in sorted(tags_among(pins).values(), key=lambda p: (p.slot, p.at, p.id))},
         pins=[_pin(p) for p in pins if p.kind != "tag"],
@@ -387,7 +387,8 @@ def position_of(state: SourceState) -> str:
     return "; ".join(str(offset.get("position", "")) for offset in decoded_offsets(state))
 
 
-def _source(uid: str, state: SourceState) -> SourceStatus:
+def source_status(uid: str, state: SourceState) -> SourceStatus:
+    """What a record says of a source."""
     return SourceStatus(
         uid=uid,
         kind=state.kind,

@@ -312,9 +312,61 @@ def test_a_cleared_run_can_be_skipped_and_tells_what_it_told_before(method: Meth
     first = operator(method, on_rerun="skip").execute(context())
     again = operator(method, on_rerun="skip").execute(cleared())
     assert len(method.specs) == 1
-    assert (again["checkpoint"], again["rows"]) == (first["checkpoint"], first["rows"])
+    assert again == first
     operator(method, on_rerun="skip").execute(context(FakeTask(run_id="scheduled__2026-01-02")))
     assert len(method.specs) == 2
+
+
+def moved_on(method: Method, *, collected: bool) -> None:
+    """Another run of the job, after which the checkpoints before it may be `collected`."""
+    other = MadeJob(method.root, "orders", run="another", retained=1)
+    other.batches(2, ended=True)
+    if collected:
+        for _ in range(2):
+            other.writer.collect(1, orphans=False)
+    kept = [record.slot for record in other.opened().checkpoints()]
+    assert (2 not in kept) is collected
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_what_others_have_done_since_is_not_told_of_a_run_that_is_skipped_or_tried_again(
+    method: Method, collected: bool
+) -> None:
+    first = operator(method).execute(context(FakeTask(run_id="one")))
+    moved_on(method, collected=collected)
+    assert first["offsets"]
+    assert operator(method).execute(context(FakeTask(run_id="one"))) == first
+    assert operator(method, on_rerun="skip").execute(cleared("one")) == first
+    assert len(method.specs) == 1
+
+
+def test_a_run_without_rows_is_skipped_as_one_without_rows_whatever_others_have_delivered(
+    method: Method,
+) -> None:
+    operator(method).execute(context(FakeTask(run_id="one")))
+    method.work, method.batches = lambda job: None, 0
+    nothing = operator(method).execute(context(FakeTask(run_id="two")))
+    method.work, method.batches = Method.work, 1
+    operator(method).execute(context(FakeTask(run_id="three")))
+    assert nothing["empty"]
+    assert operator(method, on_rerun="skip").execute(cleared("two")) == nothing
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_of_a_mark_that_does_not_say_what_was_told_the_checkpoint_itself_is_asked(
+    method: Method, collected: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Marks of versions before this one."""
+    first = operator(method).execute(context(FakeTask(run_id="one")))
+    moved_on(method, collected=collected)
+    store, layout = open_store(str(method.root)), JobLayout("orders")
+    mark = scheduled.find(store, layout, "orders_dag/one", "run")
+    assert mark is not None
+    assert mark.ended is not None
+    scheduled.finish(store, layout, mark, mark.ended, mark.ended_by, lambda: 1)
+    again = operator(method, on_rerun="skip").execute(cleared("one"))
+    assert again == (first | {"offsets": {}} if collected else first)
+    assert ("checkpoint 2 has been collected" in capsys.readouterr().out) is collected
 
 
 def test_the_mark_of_a_dag_run_keeps_where_it_began(method: Method) -> None:

@@ -37,10 +37,11 @@ def test_tasks_and_dag_runs_are_told_apart(store: Store) -> None:
 def test_an_end_stands_until_the_run_is_opened_again(store: Store) -> None:
     mark = scheduled.begin(store, LAYOUT, "dag/1", "run", None, lambda: 1)
     outcome = RunOutcome(rows=5, checkpoint=9)
-    scheduled.finish(store, LAYOUT, mark, outcome, "run 1", lambda: 2)
+    scheduled.finish(store, LAYOUT, mark, outcome, "run 1", lambda: 2, told={"checkpoint": 9})
     ended = scheduled.find(store, LAYOUT, "dag/1", "run")
     assert ended is not None
     assert (ended.ended, ended.ended_at, ended.ended_by, ended.began_from) == (outcome, 2, "run 1", None)
+    assert ended.told == {"checkpoint": 9}
     assert scheduled.reopen(store, LAYOUT, ended, None, mark.began_from) == mark
     assert scheduled.find(store, LAYOUT, "dag/1", "run") == mark
 

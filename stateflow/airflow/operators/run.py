@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -222,14 +223,14 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
             if mark.ended is not None and mark.ended_by == owner.run:
                 self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
-                return self._report(context, job, mark, mark.ended)
+                return self._report(context, job, mark, self._seen(job, mark, mark.ended))
             self._refuse_other_version(context)
             if mark.ended is not None:
                 choice = self.given("on_rerun")
                 if choice == "skip":
                     self.log.info("%s has ended well before and is skipped (on_rerun='skip')", owner.dag_run)
                     keep_quiet(self)
-                    return self._report(context, job, mark, mark.ended)
+                    return self._report(context, job, mark, self._seen(job, mark, mark.ended))
                 began_from = mark.began_from
                 if choice == "rewind":
                     began_from = self._rewound(context, job, mark)
@@ -540,13 +541,22 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             raise (AirflowSkipException if self.given("on_past_until") == "skip" else AirflowFailException)(
                 sentence
             )
+        seen = self._seen(job, mark, outcome)
         if mark is not None:
             try:
-                scheduled.finish(job.store, job.layout, mark, outcome, self.acts_as(context).run, job.clock)
+                scheduled.finish(
+                    job.store,
+                    job.layout,
+                    mark,
+                    outcome,
+                    self.acts_as(context).run,
+                    job.clock,
+                    told=seen.facts,
+                )
             except StateflowError as error:
                 # The run has committed. A try that fails now would be red, and run again.
                 self.log.warning("that %s has ended well could not be noted: %s", mark.dag_run, error)
-        return self._report(context, job, mark, outcome)
+        return self._report(context, job, mark, seen)
 
     def _lines(self, job: Job, mark: ScheduledRun | None) -> list[HistoryLine] | None:
         """What the job has done since this task began, in whatever try; None when that is not known."""
@@ -587,42 +597,73 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             "job read it with stateflow_reprocess; on_past_until='skip' skips such a run"
         )
 
-    def _report(
-        self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
-    ) -> dict[str, Any]:
-        """The result, which the link and the assets' events repeat. The run has committed, so nothing here fails the task."""
+    def _seen(self, job: Job, mark: ScheduledRun | None, outcome: RunOutcome) -> _Seen:
+        """What the task tells of its run. When it has ended before, that is what it told then: others may have moved the job on since."""
         try:
             status = job.status() if job.exists else None
         except StateflowError as error:
             self.log.warning("the result lacks what the job's status would tell: %s", error)
             status = None
-        head = status.head if status else None
-        checkpoint = outcome.checkpoint if outcome.checkpoint is not None else head
-        self.linked(context, checkpoint, **self._known_driver())
-        for warning in outcome.warnings:
-            self.log.warning("%s", warning)
         # What an earlier task had decided, and this one has delivered, nobody has heard of.
         lines = self._lines(job, mark)
         before = self._told_up_to(job, mark, lines or ()) if mark is not None else 0
+        if mark is not None and mark.told:
+            return _Seen(outcome, status, before, mark.told)
         delivered = status is not None and mark is not None and any(_newer(status, before))
         # A try that finds its run ended has done nothing itself.
         done = _done(mark, lines)
-        empty = not delivered and not _has_worked(outcome, done)
-        result = self.result(
-            checkpoint,
-            epoch=status.epoch if status else None,
-            batches=outcome.batches if done is None else max(outcome.batches, len(done)),
-            rows=outcome.rows
+        head = status.head if status else None
+        checkpoint = outcome.checkpoint if outcome.checkpoint is not None else head
+        facts = {
+            "checkpoint": checkpoint,
+            **self._as_of(job, status, checkpoint),
+            "batches": outcome.batches if done is None else max(outcome.batches, len(done)),
+            "rows": outcome.rows
             if done is None
             else max(outcome.rows, sum(line.processed_rows for line in done)),
-            watermark=status.watermark if status else None,
-            state_size=status.state_size if status else None,
-            offsets={source.uid: source.data for source in status.sources} if status else {},
-            stopped=outcome.stopped,
-            dag_run=self.acts_as(context).dag_run,
-            empty=empty,
-        )
-        if not empty:
+            "stopped": outcome.stopped,
+            "empty": not delivered and not _has_worked(outcome, done),
+        }
+        return _Seen(outcome, status, before, facts)
+
+    def _as_of(self, job: Job, status: JobStatus | None, checkpoint: int | None) -> dict[str, Any]:
+        """Where the job stood at the checkpoint: it may be elsewhere by now. What nobody knows any more is None, or left out of `offsets`."""
+        from stateflow.observe.status import source_status  # as above
+
+        facts: dict[str, Any] = {"epoch": None, "watermark": None, "state_size": None, "offsets": {}}
+        if status is None:
+            return facts
+        if status.head == checkpoint:
+            return {name: getattr(status, name) for name in facts if name != "offsets"} | {
+                "offsets": {source.uid: source.data for source in status.sources}
+            }
+        try:
+            record = job.log().member(checkpoint or 0)
+            line = next((line for line in job.history() if line.id == checkpoint), None)
+        except StateflowError as error:
+            self.log.warning("the result lacks what checkpoint %s would tell: %s", checkpoint, error)
+            return facts
+        if line is not None:
+            facts |= {name: getattr(line, name) for name in facts if name != "offsets"}
+        if record is None:
+            self.log.warning(
+                "checkpoint %s has been collected, so the result lacks the sources' offsets", checkpoint
+            )
+            return facts
+        return facts | {
+            "offsets": {uid: source_status(uid, state).data for uid, state in record.sources.items()}
+        }
+
+    def _report(self, context: Context, job: Job, mark: ScheduledRun | None, seen: _Seen) -> dict[str, Any]:
+        """The result, which the link and the assets' events repeat. The run has committed, so nothing here fails the task."""
+        status, before = seen.status, seen.before
+        facts = dict(seen.facts)
+        checkpoint = facts.pop("checkpoint")
+        self.linked(context, checkpoint, **self._known_driver())
+        for warning in seen.outcome.warnings:
+            self.log.warning("%s", warning)
+        result = self.result(checkpoint, dag_run=self.acts_as(context).dag_run, **facts)
+        if not result["empty"]:
             asset = checkpoint_asset(job.name, self.given("stateflow_conn_id"))
             announce(self, context, asset, result, but=self._tables)
             if self._tables is not None and status is not None:
@@ -644,6 +685,19 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             _written(status, before),
             lambda uid, sink: written_partitions(job, status.uuid, uid, sink.target, before),
         )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a task knows of its run when that has ended well."""
+
+    outcome: RunOutcome
+    status: JobStatus | None
+    """The job's, as it is now; None when it could not be read."""
+    before: int
+    """The slot up to which others have told of what was delivered."""
+    facts: dict[str, Any]
+    """What goes into the result."""
 
 
 def _done(mark: ScheduledRun | None, lines: Sequence[HistoryLine] | None) -> list[HistoryLine] | None:
