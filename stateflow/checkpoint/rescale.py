@@ -82,18 +82,22 @@ def clipped(shard: Shard, first: int, last: int) -> Shard | None:
         return None
     if (low, high) == (shard.first, shard.last):
         return shard
-    groups, mine = shard.last - shard.first + 1, high - low + 1
+    groups = shard.last - shard.first + 1
+
+    def share_of(count: int) -> int:
+        # What lies below the piece's end without what lies below its beginning: rounded in each piece by itself, a small state
+        # would lose its entries to the rounding, more of them with each rescale, until it looks empty.
+        return count * (high + 1 - shard.first) // groups - count * (low - shard.first) // groups
+
     return msgspec.structs.replace(
         shard,
         first=low,
         last=high,
         physical_first=shard.first if shard.physical_first is None else shard.physical_first,
         physical_last=shard.last if shard.physical_last is None else shard.physical_last,
-        entries=shard.entries * mine // groups,
+        entries=share_of(shard.entries),
         expiring=tuple(
-            msgspec.structs.replace(
-                share, entries=share.entries * mine // groups, size=share.size * mine // groups
-            )
+            msgspec.structs.replace(share, entries=share_of(share.entries), size=share_of(share.size))
             for share in shard.expiring
         ),
     )

@@ -20,7 +20,7 @@ from stateflow.checkpoint.rescale import (
 )
 from stateflow.errors import UsageError
 from stateflow.format.keygroups import default_assignment
-from stateflow.format.records import FileRef, OperatorListState, OperatorState, Shard
+from stateflow.format.records import ExpiryShare, FileRef, OperatorListState, OperatorState, Shard
 from tests.jobs.log import record
 from tests.jobs.operators import operator_of
 from tests.refusals.refusal import refused
@@ -114,6 +114,15 @@ class TestClipped:
         assert piece == msgspec.structs.replace(
             self.WHOLE, first=6, last=7, physical_first=4, physical_last=11, entries=20
         )
+
+    def test_the_pieces_together_have_all_entries_however_often_they_are_cut(self) -> None:
+        share = ExpiryShare(state=1, first=0, last=9, entries=3, size=7)
+        state = operator_of([shard(0, GROUPS - 1, entries=4, expiring=(share,))], groups=GROUPS)
+        for parallelism in (3, 5, 2, 7, 3):
+            state = rescaled(state, parallelism, "operator 'x'")
+            shares = [each for piece in state.all_shards for each in piece.expiring]
+            assert sum(piece.entries for piece in state.all_shards) == 4
+            assert (sum(each.entries for each in shares), sum(each.size for each in shares)) == (3, 7)
 
     def test_a_piece_of_a_piece_knows_the_first_width(self) -> None:
         piece = clipped(self.WHOLE, 4, 9)
