@@ -56,9 +56,26 @@ def test_a_recreated_table_is_named(spark: SparkSession, replay: Replay, events:
     shutil.rmtree(events)
     append_version(events, 0)
 
-    with refused(DisagreementError, "'events'", "version 1", "it was recreated", "bring") as error:
+    with refused(
+        DisagreementError, "'events'", "(version 0 read completely)", "it was recreated", "bring"
+    ) as error:
         check(replay, sources, state)
     assert error.value.exit_code == 7
+
+
+def test_another_table_in_the_place_of_the_one_that_was_read_is_named(
+    spark: SparkSession, replay: Replay, events: Path, tmp_path: Path
+) -> None:
+    begun = replay.genesis({"events": [table(events)]})
+    state = replay.run({"events": [table(events)]}, begun)[-1].state
+    append_version(tmp_path / "others", 0)
+
+    others = {"events": [table(tmp_path / "others")]}
+    for read, position in ((begun, "before version 0"), (state, "version 0 read completely")):
+        said = f"{tmp_path / 'others'} is table "
+        with refused(DisagreementError, f"({position})", said, "another table's place", "its place again"):
+            check(replay, others, read)
+    check(replay, {"events": [table(events)]}, state)
 
 
 @pytest.mark.slow

@@ -145,3 +145,21 @@ def test_of_a_table_whose_files_were_vacuumed_the_refusal_names_the_file(past: P
             past.refuse()
     finally:
         moved.rename(data)
+
+
+@pytest.mark.system
+def test_another_table_in_the_place_of_the_one_that_was_read_is_named_as_such(past: Past) -> None:
+    table = past.bench.folder / "table"
+    away = table.rename(table.with_suffix(".away"))
+    by_hand.append(table, [(100, 1)], by_hand.columns("id int, n int"))
+    try:
+        with refused(
+            DisagreementError,
+            "source 'table' read the Delta table",
+            "it was recreated",
+            "another table's place",
+        ):
+            past.refuse()
+    finally:
+        table.rename(table.with_suffix(".other"))
+        away.rename(table)

@@ -167,7 +167,7 @@ def test_a_table_that_was_made_anew_is_refused_before_it_gets_rows(
     assert rows(shop, "shop.copy") == []
     shop.sql("DROP TABLE shop.orders")
     shop.sql("CREATE TABLE shop.orders (id BIGINT, amount BIGINT) USING delta")
-    with refused(DisagreementError, "it was recreated", "bring the old table back", "the source a new uid"):
+    with refused(DisagreementError, "it was recreated", "bring the old table back", "give it a new uid"):
         bench.run(orders)
 
 

@@ -89,7 +89,8 @@ def _lost_of_delta(spark: SparkSession, source: DeltaSource, begin: str, end: st
     path, first = source.log.path, DeltaOffset.parse(begin if begin != NOTHING else end)
     if first.table != source.table_id:
         return (
-            f"read the Delta table {first.table}, and {path} is now table {source.table_id}: it was recreated"
+            f"read the Delta table {first.table}, and {path} is table {source.table_id}: it was recreated, or the source is given "
+            "another table's place"
         )
     earliest = source.earliest_snapshot() if first.snapshot else source.earliest_commit()
     if first.version < earliest and first.version <= source.log.version():

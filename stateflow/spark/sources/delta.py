@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from stateflow.errors import DisagreementError, UsageError
-from stateflow.format.source_offsets import UNDER_NEW_UIDS
+from stateflow.format.source_offsets import UNDER_NEW_UIDS, decode
 from stateflow.spark.internals.read_limits import Limited, unlimited
 from stateflow.spark.internals.sources import DeltaSource, PlanRefused
 from stateflow.spark.sources.delta_log import local_log
@@ -93,10 +93,11 @@ def check_offset(source: DeltaSource, uid: str, offset: DeltaOffset) -> None:
     """Refuses an offset whose commits the table no longer has."""
     path = source.log.path
     if offset.table != source.table_id:
+        position = decode(offset.line(), "delta")["position"]
         raise DisagreementError(
-            f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but {path} is now "
-            f"table {source.table_id}: it was recreated; bring the old table back, or give the source {UNDER_NEW_UIDS} to read "
-            f"this one from its beginning ({APPENDED_TWICE})"
+            f"source {uid!r} is recorded in Delta table {offset.table} ({position}), but {path} is table {source.table_id}: it was recreated, "
+            "or the source is given another table's place; bring the old table back, or give the source its place again, or give it "
+            f"{UNDER_NEW_UIDS} to read this one from its beginning ({APPENDED_TWICE})"
         )
     latest = source.log.version()
     if offset.version > latest + 1:
