@@ -18,11 +18,14 @@ def _table_of_processes() -> str:
     return f"{here.boot} {here.namespaces}" if here else ""
 
 
-def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str = "") -> Owner:
-    """This process as an `Owner`. `run` is the idempotency key of one request; a new one by default."""
-    user = ""
-    with suppress(Exception):  # a container may have no name for its user
-        user = getpass.getuser()
+def this_process(
+    *, run: str = "", dag_run: str = "", task: str = "", note: str = "", user: str = ""
+) -> Owner:
+    """This process as an `Owner`. `run` is the idempotency key of one request; a new one by default. `user` is who asked for it, else who
+    the process runs as."""
+    if not user:
+        with suppress(Exception):  # a container may have no name for its user
+            user = getpass.getuser()
     return Owner(
         run=run or uuid.uuid4().hex,
         host=socket.gethostname(),

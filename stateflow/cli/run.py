@@ -95,6 +95,13 @@ class RunArguments(Arguments):
         str, flag("--dag-run", help="The scheduler's run that this is part of: kept with every record.")
     ] = ""
     task: Annotated[str, flag("--task", help="The task of that run; it takes over from itself.")] = ""
+    user: Annotated[
+        str,
+        flag(
+            "--user",
+            help="Who asked for the run: kept with every record; else the user that it runs as.",
+        ),
+    ] = ""
     host: Annotated[
         str | None, flag("--host", metavar="NAME", help="The warm host to run on; else a driver of its own.")
     ] = None
@@ -191,7 +198,12 @@ def run(
                 master=spark.master,
                 conf=spark_conf,
                 until=bound,
-                owner=this_process(dag_run=arguments.dag_run, task=arguments.task, note=arguments.note),
+                owner=this_process(
+                    dag_run=arguments.dag_run,
+                    task=arguments.task,
+                    note=arguments.note,
+                    user=arguments.user,
+                ),
                 takeover=arguments.takeover,
                 drain=arguments.final,
                 listener=_listener(call.output, name, shown, verbose=arguments.verbose),

@@ -74,6 +74,8 @@ class RunSpec(DriverSpec):
     note: str = ""
     revision: str = ""
     """The version of the pipeline's code, as far as the scheduler knows it."""
+    user: str = ""
+    """Who asked the scheduler for the run; empty for nobody."""
 
     def arguments(self) -> list[str]:
         words = ["run", self.pipeline, "--job", self.job, "--dag-run", self.dag_run, "--task", self.task]
@@ -83,6 +85,7 @@ class RunSpec(DriverSpec):
             ("--trigger", self.trigger),
             ("--note", self.note),
             ("--revision", self.revision),
+            ("--user", self.user),
         ):
             if value:
                 words += [flag, value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -171,6 +172,7 @@ def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
         "2026-01-02", 3, "drain", "why", True,
     )  # fmt: skip
     assert spec.conf == {"spark.x": "1"}
+    assert spec.user == "ada"
     assert spec.environment["STATEFLOW_CHECKPOINT_DIR"] == str(method.root)
 
 
@@ -242,6 +244,27 @@ def test_what_a_job_has_forgotten_of_a_dag_run_that_is_cleared_is_not_made_up(
     operator(method, on_rerun=on_rerun).execute(context(FakeTask(run_id="three")))
     operator(method).execute(cleared("one"))
     assert len(method.specs) == 4
+
+
+def test_a_run_in_the_task_s_own_process_is_of_who_triggered_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owners: list[Owner] = []
+    monkeypatch.setattr(
+        "stateflow.jobs.running.run_loaded", lambda *_, owner, **request: owners.append(owner)
+    )
+    monkeypatch.setattr("stateflow.airflow.launchers.in_process.spark_master", lambda _: ("local[1]", {}))
+    root = {"STATEFLOW_CHECKPOINT_DIR": str(tmp_path / "root")}
+    spec = RunSpec(f"{ORDERS}:orders", "orders", "dag/1", "run", PARAMETERS, user="ann", environment=root)
+    driver = InProcess().bound("spark_here").launch(spec)
+    assert isinstance(driver, threading.Thread)
+    driver.join(60)
+    assert [owner.user for owner in owners] == ["ann"]
+
+
+def test_a_scheduled_run_names_nobody_to_its_driver(method: Method) -> None:
+    operator(method).execute(context() | {"dag_run": SimpleNamespace(clear_number=0)})
+    assert method.specs[0].user == ""
 
 
 def test_a_mapped_task_is_a_task_of_its_own(method: Method) -> None:

@@ -13,6 +13,7 @@ import pytest
 from stateflow.cli.progress import taken_document, taken_line
 from stateflow.cli.run import AnnouncedStop
 from stateflow.errors import UsageError
+from stateflow.format.records import Owner
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.spark.runner import RunReport
 from tests.cli.conftest import Command
@@ -143,6 +144,22 @@ def test_programs_are_told_what_a_run_takes_over_in_an_event_of_its_own(
     assert first == {"event": "parameters", "job": "orders", "taken_over": GIVEN}
     assert last["event"] == "summary"
     assert said.err == ""
+
+
+@pytest.mark.parametrize(("words", "user"), [(("--user", "ann"), "ann"), ((), "me")])
+def test_a_run_is_of_who_asked_for_it_else_of_its_own_user(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], user: str
+) -> None:
+    owners: list[Owner] = []
+
+    def run_loaded(*_: object, owner: Owner, **request: object) -> RunReport:
+        owners.append(owner)
+        return RunReport("orders", 1, 0, 0, None, "drained")
+
+    monkeypatch.setattr("stateflow.jobs.running.run_loaded", run_loaded)
+    monkeypatch.setattr("getpass.getuser", lambda: "me")
+    assert command("run", ORDERS, *PARAMETERS, *words, "--checkpoint-dir", root).code == 0
+    assert [owner.user for owner in owners] == [user]
 
 
 def test_a_secret_that_is_taken_over_is_not_shown() -> None:

@@ -9,12 +9,12 @@ def test_an_errand_is_a_run_with_everything_that_was_asked_for() -> None:
     spec = RunSpec(
         "/p/orders.py:orders", "orders", "dag/run 1", "load",
         parameters={"input": "/a=b"}, options={"backend": "memory"}, until="2026-01-01T00:00:00+00:00", parallelism=3,
-        trigger="10 s", takeover=True, allow_non_restored_state=True, final=True, note="why",
+        trigger="10 s", takeover=True, allow_non_restored_state=True, final=True, note="why", user="ann",
     )  # fmt: skip
     assert spec.arguments() == [
         "run", "/p/orders.py:orders", "--job", "orders", "--dag-run", "dag/run 1", "--task", "load",
         "-p", "input=/a=b", "--option", "backend=memory", "--allow-non-restored-state", "--until", "2026-01-01T00:00:00+00:00", "--trigger", "10 s",
-        "--note", "why", "--parallelism", "3", "--takeover", "--final",
+        "--note", "why", "--user", "ann", "--parallelism", "3", "--takeover", "--final",
     ]  # fmt: skip
 
 
@@ -37,6 +37,8 @@ def test_the_command_line_takes_every_argument_of_an_errand() -> None:
         True,
         True,
         "n",
+        "r",
+        "u",
         allow_non_restored_state=True,
     )
     known = {o for p in typer.main.get_command(app).commands["run"].params for o in p.opts}  # type: ignore[attr-defined]

@@ -137,7 +137,7 @@ class _Thread(threading.Thread):
             master=self._master,
             conf=self._conf,
             until=parse_bounds([spec.until] if spec.until else None),
-            owner=this_process(dag_run=spec.dag_run, task=spec.task, note=spec.note),
+            owner=this_process(dag_run=spec.dag_run, task=spec.task, note=spec.note, user=spec.user),
             takeover=spec.takeover,
             drain=spec.final,
             listener=self._finished,

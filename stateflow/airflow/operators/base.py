@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -80,19 +79,17 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         """
         from stateflow.checkpoint.process import this_process  # loads records, and a DAG file must not
 
-        ti, dag_run = context["ti"], context["dag_run"]
+        ti = context["ti"]
         named_run = f"{ti.dag_id}/{ti.run_id}"
         mapped = ti.map_index is not None and ti.map_index >= 0
         task = f"{ti.task_id}[{ti.map_index}]" if mapped else ti.task_id
-        owner = this_process(
+        return this_process(
             run=f"{named_run}/{task}/{self._key_of(context).text}",
             dag_run=named_run,
             task=task,
             note=self.given("note"),
+            user=triggered_by(context),
         )
-        if user := getattr(dag_run, "triggering_user_name", None):
-            return msgspec.structs.replace(owner, user=user)
-        return owner
 
     def _key_of(self, context: Context) -> IdempotencyKey:
         if self._key is None or self._key.ti_id != str(context["ti"].id):
@@ -207,3 +204,8 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
             return {}
         master, conf = spark_master(conn_id)
         return {**conf, **({"spark.master": master} if master else {})}
+
+
+def triggered_by(context: Context) -> str:
+    """Who triggered the DAG run; empty when nobody did, as of a scheduled one."""
+    return getattr(context["dag_run"], "triggering_user_name", None) or ""

@@ -33,6 +33,7 @@ from stateflow.airflow.operators.arguments import (
     trigger,
 )
 from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
+from stateflow.airflow.operators.base import triggered_by
 from stateflow.airflow.operators.drivers import (
     DriverOperator,
     DriverOptions,
@@ -449,6 +450,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             trigger=self.given("trigger") or "",
             final=self.given("final"),
             revision=self._revision(context),
+            user=triggered_by(context),
         )
 
     def _conf(self, context: Context) -> dict[str, Any]:
