@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, UsageError
 from stateflow.format.instants import instant
 from stateflow.operators.decoded import decoded_keys
 from stateflow.operators.due import time_of, times_of, turn
 from stateflow.state.keys.codec import KeyCodec
+from tests.refusals.refusal import refused
 
 INTS = [0, 1, -1, 2**63 - 1, -(2**63)]
 TIMES = [
@@ -47,12 +48,18 @@ def test_keys_decoded_at_once_are_those_decoded_one_by_one(types: tuple[str, ...
     assert decoded_keys(codec, []) == []
 
 
-@pytest.mark.parametrize("damaged", [b"\0\7\0\0\1\2\0", b"\0\7\0\0" + b"\xff" * 8 + b"\0"])
-def test_a_damaged_key_among_sound_ones_is_named(damaged: bytes) -> None:
-    codec = KeyCodec(("datetime",))
+def test_a_damaged_key_among_sound_ones_is_named() -> None:
+    codec, damaged = KeyCodec(("datetime",)), b"\0\7\0\0\1\2\0"
     sound = full(codec, TIMES[2])
     with pytest.raises(CorruptError, match=damaged.hex()):
         decoded_keys(codec, [sound, damaged, sound])
+
+
+def test_a_key_with_a_time_that_python_does_not_have_is_no_damage() -> None:
+    codec = KeyCodec(("datetime",))
+    sound, far = full(codec, TIMES[2]), b"\0\7\0\0" + b"\xff" * 8 + b"\0"
+    with refused(UsageError, "timestamp", "outside of the years 1 to 9999"):
+        decoded_keys(codec, [sound, far, sound])
 
 
 def test_damaged_keys_whose_lengths_add_up_are_not_read_across_each_other() -> None:
