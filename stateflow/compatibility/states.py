@@ -265,11 +265,14 @@ def compared_states(
     next_id = before.next_state_id if before else FIRST_STATE_ID
     declared = declared_states(node)
     names = names_in(declared, before.states) if before else {}
+    left = recorded.keys() - set(names.values())
     resolved: dict[str, StateSchema] = {}
     blocks = changed_blocks(node, before) if before else {}
     changes = {name: change for name, change in blocks.items() if name not in given}
     for name, schema in declared.items():
         old = recorded.pop(names[name]) if name in names else None
+        if name != names.get(name, name) and name in left:
+            raise _name_of_another(node, name, names[name])
         if old is None or (name in given and old.kind != schema.kind):
             schema = msgspec.structs.replace(schema, id=next_id)
             next_id += TIMER_IDS if schema.kind == "timer" else 1
@@ -296,6 +299,14 @@ def compared_states(
         recorded[name] = msgspec.structs.replace(recorded[name], forgotten=True)
     resolved.update(recorded)
     return resolved, next_id, changes
+
+
+def _name_of_another(node: KeyedNode, name: str, recorded_as: str) -> IncompatibleError:
+    """A record has one state of a name. The one that an earlier release let go of has its entries still, and keeps its name."""
+    return IncompatibleError(
+        f"operator {node.uid!r}: state {name!r} would go on from {recorded_as!r} of the checkpoint, which still has another {name!r} that an "
+        f'earlier release let go of: give it a third name, with aliases=("{recorded_as}",)'
+    )
 
 
 def _exact_count(node: KeyedNode, state: str) -> str:

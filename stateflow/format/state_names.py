@@ -10,8 +10,12 @@ States = Mapping[str, StateSchema]
 
 
 def names_in(declared: States, recorded: States) -> dict[str, str]:
-    """By declared state, its name in the record, if it is there."""
-    names = found_names({name: schema.aliases for name, schema in declared.items()}, recorded)
+    """By declared state, its name in the record, if it is there. One that was let go of is taken up only where no other fits."""
+    known = {name: schema.aliases for name, schema in declared.items()}
+    live = {name for name, schema in recorded.items() if not schema.forgotten}
+    names = found_names(known, live)
+    left = {name: aliases for name, aliases in known.items() if name not in names}
+    names |= found_names(left, recorded.keys() - live)
     # Older code runs again: what newer code had renamed says so in its aliases.
     taken = {*names.values(), *declared}
     for old, schema in recorded.items():

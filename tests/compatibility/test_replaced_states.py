@@ -15,7 +15,9 @@ from stateflow.compatibility.states import element_names, resolve_states
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorListState, OperatorState
 from stateflow.format.state_names import former_names
-from tests.compatibility.test_compatibility import flow, process, record_of, state_of
+from tests.compatibility.allowed import allowing
+from tests.compatibility.test_compatibility import flow, process, record_of, resolved, state_of
+from tests.refusals.refusal import refused
 
 SEEN = {"total": sf.ValueState(float), "seen": sf.ListState(int)}
 
@@ -122,6 +124,29 @@ def test_what_is_forgotten_stays_in_the_record_and_is_asked_for_no_more() -> Non
     assert compare(flow(later), "job", record_of(op=after)).compatible
     # Declared again, it is there again.
     assert state_of(process(**SEEN, seen_v2=sf.ListState(str)), after).states["seen"] == before.states["seen"]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_state_does_not_go_on_from_one_that_was_let_go_in_place_of_its_own(allowed: bool) -> None:
+    let_go = state_of(
+        process(net=sf.ValueState(int), forgets=("total",)), state_of(process(total=sf.ValueState(int)))
+    )
+    before = record_of(op=let_go)
+    assert resolved(process(amount=sf.ValueState(int, aliases=["total", "net"])), let_go) == {
+        "amount": let_go.states["net"].id,
+        "total": let_go.states["total"].id,
+    }
+    # The name of the other one, which still has its entries, is taken.
+    back = flow(process(total=sf.ValueState(int, aliases=["net"])))
+    with refused(sf.IncompatibleError, "'total'", "'net'", "give it a third name") as caught:
+        check_flow(allowing(back) if allowed else back, before)
+    aliases = re.search(r"aliases=(\(.*?,\))", str(caught.value))
+    assert aliases is not None
+    third = process(sum=sf.ValueState(int, aliases=eval(aliases[1])))
+    assert compare(flow(third), "job", before).compatible
+    assert resolved(third, let_go)["sum"] == let_go.states["net"].id
+    # Where nothing else fits, it is there again.
+    assert resolved(process(all=sf.ValueState(int, aliases=["total"])), let_go)["all"] == 1
 
 
 def test_a_state_dropped_earlier_is_named_when_a_new_one_comes() -> None:

@@ -256,4 +256,11 @@ RULES: tuple[Rule, ...] = (
         '        if name := "":\n',
         "compatibility/test_replaced_states.py",
     ),
+    rule(
+        "a state does not go on from one that was let go of where it has its own",
+        "format/state_names.py",
+        "if not schema.forgotten}\n",
+        "}\n",
+        "compatibility/test_replaced_states.py",
+    ),
 )
