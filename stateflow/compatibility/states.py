@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from stateflow.format.records import (
     OPTION_ROWS,
     OperatorListState,
     OperatorState,
+    Record,
     SchemaVersion,
     Shard,
     StateSchema,
@@ -23,7 +24,7 @@ from stateflow.format.records import (
 from stateflow.format.state_names import former_names, found_names, names_in
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.graph import KeyedNode, origin
-from stateflow.pipelines.ready.fixed_options import duration
+from stateflow.pipelines.ready.fixed_options import LATENESS, duration
 from stateflow.pipelines.ready.operators import ReadyOperator, counted_distinct
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
@@ -295,9 +296,9 @@ def compared_states(
         resolved[name] = indexed = with_index(schema, old, next_id)
         next_id += indexed.expiry_index == next_id
     # States that the code no longer declares keep their entries: they come back with their declaration, but for exact counts.
-    for name in [name for name in recorded if name in forgets(node) or _exact_count(node, name)]:
-        recorded[name] = msgspec.structs.replace(recorded[name], forgotten=True)
-    resolved.update(recorded)
+    for name, old in recorded.items():
+        forgotten = old.forgotten or name in forgets(node) or bool(_exact_count(node, name))
+        resolved[name] = msgspec.structs.replace(old, forgotten=forgotten, undeclared=True)
     return resolved, next_id, changes
 
 
@@ -534,22 +535,44 @@ def indexes(states: Mapping[str, StateSchema]) -> dict[str, StateSchema]:
     return {name: schema for name, schema in states.items() if schema.expiry_index}
 
 
-def begin_to_sweep(before: OperatorState, states: Mapping[str, StateSchema]) -> tuple[tuple[Shard, ...], ...]:
-    """The operator's shards. Where a sweep begins, shards without rows are to be opened for it."""
-    sweeps = {schema.id: schema.expiry_sweep for schema in before.states.values()}
-    begun = [s for s in states.values() if s.expiry_sweep > sweeps.get(s.id, 0)]
-    if not begun:
+def begun_shards(
+    node: KeyedNode, before: OperatorState, states: Mapping[str, StateSchema]
+) -> tuple[tuple[Shard, ...], ...]:
+    """The operator's shards, as this code begins with them; `states` are those that it has resolved.
+
+    When a shard is next due, earlier code has reckoned from its own states and options. Where that may be wrong for this code, shards are to
+    be opened at once, also those without rows, and say it anew: a sweep begins, a state is declared again, or rows wait less long.
+    """
+    old = {schema.id: schema for schema in before.states.values()}
+    again = [s for s in states.values() if s.id in old and old[s.id].undeclared and not s.undeclared]
+    begun = [s for s in states.values() if s.expiry_sweep > (old[s.id].expiry_sweep if s.id in old else 0)]
+    expiries = {s.ttl_time for s in (*begun, *again) if s.expiry_index}
+    timers = {s.value if s.kind == "timer" else "event" for s in again if s.kind == "timer" or s.timed}
+    if fixed_options(node).get(LATENESS) != before.options.get(LATENESS):
+        timers.add("event")
+    if not expiries and not timers:
         return before.shards
-    events, processing = (any(s.ttl_time == time for s in begun) for time in ("event", "processing"))
 
     def due(shard: Shard) -> Shard:
         return msgspec.structs.replace(
             shard,
-            next_event_expiry=AT_ONCE if events else shard.next_event_expiry,
-            next_processing_expiry=AT_ONCE if processing else shard.next_processing_expiry,
+            next_event_timer=AT_ONCE if "event" in timers else shard.next_event_timer,
+            next_processing_timer=AT_ONCE if "processing" in timers else shard.next_processing_timer,
+            next_event_expiry=AT_ONCE if "event" in expiries else shard.next_event_expiry,
+            next_processing_expiry=AT_ONCE if "processing" in expiries else shard.next_processing_expiry,
         )
 
     return tuple(tuple(due(shard) if shard.files else shard for shard in task) for task in before.shards)
+
+
+def as_begun(nodes: Iterable[KeyedNode], record: Record) -> Record:
+    """The record with the shards as a run of this code begins with them, so that it tells whether that would fire a timer."""
+    operators = dict(record.operators)
+    for node in nodes:
+        if (before := operators.get(node.uid)) is not None:
+            states, _ = resolve_states(node, before)
+            operators[node.uid] = msgspec.structs.replace(before, shards=begun_shards(node, before, states))
+    return msgspec.structs.replace(record, operators=operators)
 
 
 def state_ids(states: Mapping[str, StateSchema]) -> dict[str, int]:

@@ -174,6 +174,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of the sweep that looks for entries which the index may lack; 0 when there can be none."""
     forgotten: bool = False
     """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
+    undeclared: bool = False
+    """The code does not declare it, so what shards say of when they are next due may leave out its entries."""
     version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
     """The number of the type `value`."""
     since: Count = 0

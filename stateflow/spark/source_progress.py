@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stateflow.checkpoint.writer import Writer
+from stateflow.compatibility.states import as_begun
 from stateflow.config.options import Options
 from stateflow.format.instants import END_OF_TIME
-from stateflow.format.records import SourceState
+from stateflow.format.records import Record, SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.admission import Admission
 from stateflow.spark.inputs.alignment import waiting
@@ -31,6 +32,8 @@ class SourceProgress:
     """The input is over for good: the watermark stands at its end."""
     _over: set[str] = field(default_factory=set)
     """Sources that this run has read to their end: nobody waits for them any more, nor they for others."""
+    _begun: tuple[Record, Record] | None = None
+    """The newest record, and what it is to this code."""
     _had_rows: float | None = None
     """When the last batch ended that Spark has begun, since it had something to read."""
 
@@ -58,8 +61,10 @@ class SourceProgress:
         parent = self.writer.parent
         if parent is None:
             return False
+        if self._begun is None or self._begun[0] is not parent:
+            self._begun = parent, as_begun(self.flow.operators, parent)
         now = self.clock()
-        return timers_due(parent, self.watermark(now), now, draining=self.draining)
+        return timers_due(self._begun[1], self.watermark(now), now, draining=self.draining)
 
     def held(self) -> Holder | None:
         """What holds the watermark back."""

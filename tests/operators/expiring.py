@@ -15,7 +15,7 @@ import xxhash
 
 import stateflow as sf
 from stateflow.checkpoint.rescale import clipped
-from stateflow.compatibility.states import begin_to_sweep, indexes, resolve_states, state_ids
+from stateflow.compatibility.states import begun_shards, indexes, resolve_states, state_ids
 from stateflow.format.encoding import PREFIX_WIDTH, prefix, split, split_timer
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.keygroups import key_group
@@ -144,7 +144,7 @@ class Expiring:
         [node] = flow_of(process).operators
         before = operator_of(self.shards, states=self.schemas, next_state_id=self.next_id)
         states, self.next_id = resolve_states(node, before, self.slot + 1)
-        self.shards = [shard for [shard] in begin_to_sweep(before, states)]
+        self.shards = [shard for [shard] in begun_shards(node, before, states)]
         # As a record has it: what a decoder of JSON makes of it.
         self.schemas = msgspec.json.decode(msgspec.json.encode(states), type=dict[str, StateSchema])
         self.process = process

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stateflow as sf
 from stateflow.format.encoding import split
 from stateflow.operators.expiry import TURNS
 from stateflow.state.expiry.index import in_order
@@ -69,6 +71,36 @@ def test_entries_whose_blocks_went_without_the_ttl_are_swept(
     swept = made.contents()
     made.batch({}, 90 * SECOND)
     assert made.contents() == swept, "it ends"
+
+
+class LongKept(sf.KeyedProcess[int, Any, Any]):
+    long = sf.ValueState(int, ttl="9999 days")
+
+    def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> None:
+        self.long.value = len(list(rows))
+
+
+class BrieflyKept(LongKept):
+    short = sf.ValueState(int, ttl="10 s")
+
+    def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> None:
+        super().process(key, rows, ctx)
+        self.short.value = 1
+
+
+def test_a_state_that_was_left_out_and_comes_back_leaves_the_store(job: Callable[..., Expiring]) -> None:
+    """Beside another one with a ttl, which alone the release in between has reckoned with."""
+    made = job("10 s")
+    made.release(BrieflyKept)
+    made.batch({key: [("set", 1)] for key in range(50)}, 0)
+    made.release(LongKept)
+    made.batch({1: [("set", 1)]}, 60 * SECOND)
+    short = made.schemas["short"].id
+    assert sum(split(key).state_id == short for key in made.contents()) == 50, "nobody lets them go"
+    made.release(BrieflyKept)
+    made.batch({}, 61 * SECOND)
+    assert not [key for key in made.entries() if split(key).state_id == short]
+    made.check(61 * SECOND)
 
 
 def test_of_a_large_shard_a_batch_visits_some_key_groups_and_all_of_one_without_rows(

@@ -18,7 +18,7 @@ import stateflow as sf
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.flows import check_flow
-from stateflow.compatibility.states import begin_to_sweep, indexes, resolve_states, state_ids
+from stateflow.compatibility.states import begun_shards, indexes, resolve_states, state_ids
 from stateflow.format.encoding import prefix, split
 from stateflow.format.records import FileRef, OperatorState, Record, Shard, ShownState, SourceState
 from stateflow.operators.context import Moment
@@ -268,7 +268,7 @@ class _Batch:
         [node] = flow.operators
         self.states, self.next_id = resolve_states(node, before, slot)
         shards = (
-            begin_to_sweep(before, self.states)
+            begun_shards(node, before, self.states)
             if before is not None
             else ((Shard(0, GROUPS - 1, world.backend),),)
         )

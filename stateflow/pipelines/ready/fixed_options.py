@@ -14,6 +14,7 @@ from stateflow.quantities import written_duration
 from stateflow.state.declare import micros
 
 NONE = "none"
+LATENESS = "lateness"
 
 
 def listed(columns: Iterable[str]) -> str:
@@ -46,7 +47,7 @@ def window_text(window: Window) -> str:
 
 
 def windowing(window: Window, time: str, lateness: int) -> dict[str, str]:
-    return {"window": window_text(window), "event time": time, "lateness": duration(lateness)}
+    return {"window": window_text(window), "event time": time, LATENESS: duration(lateness)}
 
 
 def strictness(late: str) -> dict[str, str]:
@@ -56,7 +57,7 @@ def strictness(late: str) -> dict[str, str]:
 
 def waits_no_longer(option: str, before: str, lateness: int) -> bool:
     """Whether rows may be at most as late as before. With more lateness, windows that are closed would begin anew."""
-    return option == "lateness" and lateness <= (0 if before == "0" else micros(before))
+    return option == LATENESS and lateness <= (0 if before == "0" else micros(before))
 
 
 def aggregate_options(aggregates: Iterable[Aggregated]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from stateflow.checkpoint.rescale import first_assignment
 from stateflow.compatibility.states import (
-    begin_to_sweep,
+    begun_shards,
     check_key,
     element_names,
     forgets,
@@ -278,7 +278,7 @@ def _shards(
     """The key groups of each subtask, and its shards."""
     before, settings = attempt.before(node), attempt.settings
     if before is not None:
-        return before.assignment, before.shards if attempt.goes_on else begin_to_sweep(before, states)
+        return before.assignment, before.shards if attempt.goes_on else begun_shards(node, before, states)
     assignment = first_assignment(node.uid, node.parallelism, settings.parallelism, settings.max_parallelism)
     if not node.has_key:
         return assignment, ((),) * len(assignment)

@@ -12,6 +12,7 @@ from stateflow.checkpoint.control import Heartbeat
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import needs_rescale
 from stateflow.compatibility.flows import check_flow
+from stateflow.compatibility.states import as_begun
 from stateflow.config.options import Options
 from stateflow.format.records import Record
 from stateflow.format.source_offsets import NOTHING
@@ -118,4 +119,5 @@ def _due(
 
     looked = looked_into(head.sources, now, until)
     sources = found_nothing(recorded_sources(head), looked)
-    return timers_due(head, watermark_of(flow, sources, head.watermark, idle_after), now)
+    watermark = watermark_of(flow, sources, head.watermark, idle_after)
+    return timers_due(as_begun(flow.operators, head), watermark, now)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from stateflow.compatibility.states import begin_to_sweep, fixed_options, resolve_states
+from stateflow.compatibility.states import begun_shards, fixed_options, resolve_states
 from stateflow.format.keygroups import key_group
 from stateflow.format.records import FileRef, Shard, StateSchema
 from stateflow.operators.arrow_types import arrow_schema_of
@@ -97,7 +97,9 @@ class Driven:
             next_state_id=self._next_id, options=self._options,
         )  # fmt: skip
         self._states, self._next_id = resolve_states(node, before, self.slot + 1)
-        begun = [msgspec.structs.replace(shard, files=()) for [shard] in begin_to_sweep(before, self._states)]
+        begun = [
+            msgspec.structs.replace(shard, files=()) for [shard] in begun_shards(node, before, self._states)
+        ]
         self._shards = [
             (mine, held, shard) for (mine, held, _), shard in zip(self._shards, begun, strict=True)
         ]
