@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stateflow.compatibility.states import (
+    BEGIN_ANEW,
     declared_elements,
     declared_states,
     element_names,
+    exact_count,
     forgets,
+    keeps_nothing,
     let_go,
     recorded_names,
     state_type,
@@ -21,6 +24,7 @@ from stateflow.format.records import OperatorState, Record, StateSchema, total_s
 from stateflow.format.source_offsets import kind_of, left_topics, topics_read
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, sources_of
+from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.quantities import several, size_text
 from stateflow.state.values.evolution.decision import RefusedError
 from stateflow.state.values.evolution.declared_types import evolved
@@ -179,6 +183,8 @@ def check_replaced(node: KeyedNode, before: OperatorState) -> None:
 def replaced(node: KeyedNode, before: OperatorState, given: Collection[str] = ()) -> str:
     """A state that is gone while another one is new may be the same to its author: the new one would begin empty, unless it is one of
     `given`, which get entries."""
+    if keeps_nothing(before):
+        return ""
     if refusal := _two_of_one(node, before):
         return refusal
     gone = _gone(node, before)
@@ -187,6 +193,12 @@ def replaced(node: KeyedNode, before: OperatorState, given: Collection[str] = ()
         return refusal
     if not gone or not new:
         return ""
+    if isinstance(node.columnar, ReadyOperator):
+        # Code names neither state, so it can take over none of them, nor let it go.
+        return (
+            f"operator {node.uid!r} has state {_names(gone)} in the checkpoint, and is to have {_names(new)} now, which would begin empty: put its "
+            f"options back, or {BEGIN_ANEW}"
+        )
     if kept := next((name for name in gone if name in new), ""):
         return (
             f"operator {node.uid!r}: state {kept!r} was {_described(gone[kept])}, and is {_described(new[kept])} now, which would begin empty: give "
@@ -264,7 +276,8 @@ def _gone(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
         **{
             name: _Form(schema.kind, schema.value, schema.map_key)
             for name, schema in before.states.items()
-            if not schema.forgotten and name not in keyed
+            # An exact count under another name begins anew, and what it knew goes with its count.
+            if not schema.forgotten and name not in keyed and not exact_count(node, name)
         },
         **{
             name: _elements_form(state.kind, state.schema)

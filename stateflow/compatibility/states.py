@@ -37,7 +37,7 @@ from stateflow.state.values.serializers import serializer_for
 FIRST_STATE_ID = 1
 _HELD_BACK = "held back"
 """Name of an option: by how much the operators before it hold an operator back."""
-_ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
+BEGIN_ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
@@ -85,7 +85,7 @@ def _check_forms(node: KeyedNode, declared: ReadyOperator, before: OperatorState
         if was != now:
             raise IncompatibleError(
                 f"operator {node.uid!r} keeps rows whose column {column!r} had {was} and has {now} now, and would read them as other values: put it "
-                f"back, or {_ANEW}"
+                f"back, or {BEGIN_ANEW}"
             )
 
 
@@ -117,7 +117,7 @@ def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
             change = columns_evolution(was, now, declared.renamed)
         except RefusedError as refusal:
             raise IncompatibleError(
-                f"operator {node.uid!r}: the rows that state {state!r} keeps do not fit ({refusal}): put it back, or {_ANEW}"
+                f"operator {node.uid!r}: the rows that state {state!r} keeps do not fit ({refusal}): put it back, or {BEGIN_ANEW}"
             ) from None
         if change.changes:  # not only other places
             changes[state] = Change(was, now, change.changes, change.losses, RULES)
@@ -133,7 +133,7 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
     if were == " and ".join(reversed(inputs)) != " and ".join(inputs):
         raise IncompatibleError(
             f"operator {node.uid!r}: its inputs were {were} and have changed places, and its state knows the rows of each by the side that they came "
-            f"from: put them back, or {_ANEW}"
+            f"from: put them back, or {BEGIN_ANEW}"
         )
     if node.rows and node.rows[0] is not None:
         check_another_key(node, node.rows[0], before)
@@ -144,19 +144,19 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
     if kind != was:
         raise IncompatibleError(
             f"operator {node.uid!r} was {'code of your own' if was is None else repr(was)} and is {kind!r} now, which cannot read "
-            f"its state: {_ANEW}"
+            f"its state: {BEGIN_ANEW}"
         )
     held_back, was_held_back = duration(node.held_back), before.options.get(_HELD_BACK, duration(0))
     if held_back != was_held_back:
         raise IncompatibleError(
             f"operator {node.uid!r}: the operators before it held it back by {was_held_back}, and by {held_back} now (a lateness, a "
-            f"window's length, the bounds of a join), so that rows would be late for it or come twice: put them back, or {_ANEW}"
+            f"window's length, the bounds of a join), so that rows would be late for it or come twice: put them back, or {BEGIN_ANEW}"
         )
     _check_forms(node, declared, before)
     for name, value in declared.fixed.items():
         was = _noted(before, name, value)
         if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
-            other = _ANEW
+            other = BEGIN_ANEW
             if "aggregate " in name:
                 other = "give the changed aggregate another name, under which it begins anew"
             raise IncompatibleError(
@@ -190,6 +190,11 @@ def _is_empty(before: OperatorState) -> bool:
     return bool(before.shards) and not any(before.files)
 
 
+def keeps_nothing(before: OperatorState) -> bool:
+    """Whether it has neither entries nor state without keys, so that nothing is lost with any of its states."""
+    return _is_empty(before) and not before.operator_states
+
+
 def check_another_key(node: KeyedNode, rows: RowType, before: OperatorState) -> None:
     """A key column under another name is renamed, unless its rows still have the old one: then it is another column. Rows without a
     declared type are known to Spark only: the run compares those."""
@@ -208,7 +213,9 @@ def check_another_key(node: KeyedNode, rows: RowType, before: OperatorState) -> 
 
 
 def let_go(node: KeyedNode, name: str) -> str:
-    """How the code says that a state's values may go."""
+    """How the code says that a state's values may go. Those of a ready-made operator have no names in code."""
+    if isinstance(node.columnar, ReadyOperator):
+        return BEGIN_ANEW
     if node.columnar is not None:
         return f'give process_arrow forgets=("{name}",)'
     assert node.process_type is not None
@@ -296,8 +303,9 @@ def compared_states(
         resolved[name] = indexed = with_index(schema, old, next_id)
         next_id += indexed.expiry_index == next_id
     # States that the code no longer declares keep their entries: they come back with their declaration, but for exact counts.
+    nothing_kept = before is not None and keeps_nothing(before)
     for name, old in recorded.items():
-        forgotten = old.forgotten or name in forgets(node) or bool(_exact_count(node, name))
+        forgotten = old.forgotten or name in forgets(node) or bool(exact_count(node, name)) or nothing_kept
         resolved[name] = msgspec.structs.replace(old, forgotten=forgotten, undeclared=True)
     return resolved, next_id, changes
 
@@ -310,14 +318,14 @@ def _name_of_another(node: KeyedNode, name: str, recorded_as: str) -> Incompatib
     )
 
 
-def _exact_count(node: KeyedNode, state: str) -> str:
+def exact_count(node: KeyedNode, state: str) -> str:
     """The aggregate of a ready-made operator whose known values are in the state; empty for any other state."""
     return counted_distinct(state) if isinstance(node.columnar, ReadyOperator) else ""
 
 
 def _refuse_values_missed(node: KeyedNode, name: str, old: StateSchema) -> None:
     """An exact count that comes back would begin at nothing, and take values of before for known ones."""
-    if old.forgotten and (count := _exact_count(node, name)):
+    if old.forgotten and (count := exact_count(node, name)):
         raise IncompatibleError(
             f"operator {node.uid!r} counts different values in {count!r} again, which an earlier release left out: the count is gone, and the "
             "values that it knew would not count again; give it another name, under which it begins anew, or restore a checkpoint of before"
@@ -468,7 +476,7 @@ def _check_ttl_time(node: KeyedNode, name: str, old: StateSchema, new: StateSche
     had_ttl = old.ttl is not None or old.expiry_index
     if new.ttl is None or not had_ttl or old.ttl_time == new.ttl_time:
         return
-    anew = _ANEW
+    anew = BEGIN_ANEW
     if not isinstance(node.columnar, ReadyOperator):
         anew = f"if its values may go, give the state another name and {let_go(node, name)}"
     raise IncompatibleError(

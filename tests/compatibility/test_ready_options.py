@@ -152,10 +152,17 @@ def recorded(node: KeyedNode, *, files: bool = True) -> Record:
 
 
 def problem(
-    before: Declare, after: Declare, *, between: Declare | None = None, forgotten: str = "", **record: Any
+    before: Declare,
+    after: Declare,
+    *,
+    between: Declare | None = None,
+    forgotten: str = "",
+    allowed: bool = True,
+    **record: Any,
 ) -> str:
     """Why a run with the changed option would not begin; empty when it would. `between`: other code has run a batch in between. `forgotten`: how
-    options begin that the record does not have, since an earlier version of the library has made it."""
+    options begin that the record does not have, since an earlier version of the library has made it. `allowed`: the
+    caller of the run lets state go."""
     made = recorded(node_of(before)[0], **record)
     operator = made.operators["op"]
     if between is not None:
@@ -168,7 +175,7 @@ def problem(
         kept = {name: text for name, text in operator.options.items() if not name.startswith(forgotten)}
         operator = msgspec.structs.replace(operator, options=kept)
     made = msgspec.structs.replace(made, operators={"op": operator})
-    flow = allowing(node_of(after)[1])
+    flow = allowing(node_of(after)[1], allowed)
     [operator] = compare(flow, "options", made).operators
     if not operator.problem:
         check_flow(flow, made)
@@ -221,12 +228,13 @@ def windows(
     emit: str = "final",
     late: str = "lenient",
     n: Any = None,
+    uid: str = "op",
 ) -> Declare:
     aggregate = n or sf.sum("amount")
     return lambda s: (
         s.keyed()
         .window(window, lateness=lateness, time=time, late=late)
-        .aggregate("op", PerWindow, emit=emit, n=aggregate)
+        .aggregate(uid, PerWindow, emit=emit, n=aggregate)
     )
 
 
@@ -477,6 +485,41 @@ def test_inputs_that_change_places_are_refused(kind: str) -> None:
 def test_an_operator_without_entries_may_change_its_options() -> None:
     assert problem(windows(MINUTE), windows(HOUR), files=False) == ""
     assert problem(total(n=sales_sum), total(n=sf.max("amount")), files=False) == ""
+
+
+@pytest.mark.parametrize(
+    "window", [sf.session("1 minute"), sf.count_window(3), sf.cumulative("1 hour", every="1 minute")]
+)
+def test_an_operator_without_entries_may_become_one_with_other_states(window: Any) -> None:
+    assert problem(windows(MINUTE), windows(window), files=False, allowed=False) == ""
+    assert problem(newest("at"), best(), files=False, allowed=False) == ""
+    # Once it has entries, nobody is asked for what never had any.
+    before = recorded(node_of(windows(MINUTE))[0], files=False).operators["op"]
+    states, _ = resolve_states(node_of(windows(window))[0], before)
+    assert [name for name, schema in states.items() if schema.forgotten] == ["windows"]
+
+
+def test_an_exact_count_of_other_values_begins_anew_under_another_name() -> None:
+    counted = total(Skus, n=sf.count(), skus=sf.count_distinct("sku"))
+    for other in (sf.count_distinct("shop"), sf.count("sku")):
+        said = problem(counted, total(Skus, n=sf.count(), skus=other), allowed=False)
+        assert "give the changed aggregate another name, under which it begins anew" in said
+        assert problem(counted, total(OtherSkus, n=sf.count(), others=other), allowed=False) == ""
+
+
+def test_other_states_of_a_ready_made_operator_are_refused_with_an_advice_that_works() -> None:
+    """The record of an earlier version of the library does not have every option."""
+    said = problem(windows(MINUTE), windows(sf.session("1 minute")), forgotten="window", allowed=False)
+    assert "has state 'windows' in the checkpoint" in said
+    assert "'sessions'" in said
+    assert "forgets" not in said
+    assert "another uid, under which it begins anew" in said
+    assert "--allow-non-restored-state" in said
+    made = recorded(node_of(windows(MINUTE))[0])
+    elsewhere = node_of(windows(sf.session("1 minute"), uid="other"))[1]
+    with refused(IncompatibleError, "'op'", "--allow-non-restored-state"):
+        check_flow(elsewhere, made)
+    check_flow(allowing(elsewhere), made)
 
 
 def test_a_ready_made_operator_does_not_take_the_state_of_code_of_ones_own() -> None:
