@@ -18,6 +18,7 @@ from stateflow.operators.joins.row_blocks import RowBlocks, Rows
 from stateflow.pipelines.changes import OPERATION
 from stateflow.state.columns.state import ColumnState
 from stateflow.testing import ColumnarHarness
+from tests.long_form import BEFORE_A_RELEASE
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -141,6 +142,7 @@ def test_a_table_that_is_too_large_for_one_is_put_out_in_pieces(monkeypatch: pyt
     assert all(piece["text"].chunk(0).offset == 0 for piece in pieces)
 
 
+@BEFORE_A_RELEASE
 @pytest.mark.slow
 def test_an_operator_takes_a_table_with_more_than_two_gib_of_texts() -> None:
     count, times = 20_000, 99
@@ -163,6 +165,15 @@ def test_an_operator_takes_a_table_with_more_than_two_gib_of_texts() -> None:
     assert len(run.rows(table)) == count
 
 
+def test_rows_of_a_join_are_kept_in_wide_blocks() -> None:
+    rows = Rows(
+        np.zeros(2, dtype=np.int64), np.zeros(2, dtype=bool), pa.table({"s": ["a", "b"], "n": [1, 2]})
+    )
+    written = RowBlocks([("s", "string"), ("n", "long")]).write(rows, np.array([1, 2]))
+    assert (written.rows.type, written.texts.type) == (pa.large_binary(), pa.large_binary())
+
+
+@BEFORE_A_RELEASE
 @pytest.mark.slow
 def test_rows_of_a_join_are_kept_in_more_than_four_gib() -> None:
     count, width = 1_100_000, 500
