@@ -84,6 +84,13 @@ def test_what_a_restore_has_undone_is_there_still_in_an_output_that_it_did_not_t
     # A later restore takes all of it back.
     lines += [line(6, "restore", based_on=1, out="committed", topic="committed"), line(7, topic="committed")]
     assert undone_slots(lines, "topic", 7) == ()
+    # A rewind that was given up has taken nothing back.
+    given_up = [
+        line(1, out="committed"),
+        line(2, out="committed"),
+        line(3, "restore", based_on=1, out="abandoned"),
+    ]
+    assert undone_slots(given_up, "out", 3) == (2,)
     # State from outside has none of the job's slots.
     outside = [line(1, topic="committed"), line(2, "restore"), line(3, topic="committed")]
     assert undone_slots(outside, "topic", 3) == (1,)

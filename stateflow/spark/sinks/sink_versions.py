@@ -230,13 +230,8 @@ def undone_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int
     """The slots up to `slot` that a restore has undone, and whose output a sink still has, as it was not taken back with them. Pure."""
     there: list[int] = []
     restores: list[tuple[int, int]] = []
-    upto = slot
-    for line in sorted(lines, key=lambda each: each.id, reverse=True):
-        if line.id > upto:
-            continue
-        if line.kind == "restore" and uid in line.sinks:
-            upto = continued(line)
-        elif line.kind == "restore":
+    for line in _standing(lines, uid, slot):
+        if line.kind == "restore":
             restores.append((continued(line), line.id))
         elif line.sinks.get(uid) in _DELIVERED and any(base < line.id < at for base, at in restores):
             there.append(line.id)
@@ -245,13 +240,18 @@ def undone_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int
 
 def abandoned_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
     """The slots up to `slot` whose output a sink never got, because they were abandoned; without those that a rewind took back. Pure."""
-    missing: list[int] = []
+    missing = [line.id for line in _standing(lines, uid, slot) if line.sinks.get(uid) == "abandoned"]
+    return tuple(reversed(missing))
+
+
+def _standing(lines: Iterable[HistoryLine], uid: str, slot: int) -> Iterator[HistoryLine]:
+    """The lines up to `slot` that no rewind of the sink took back, the newest first, without these rewinds. One that was abandoned has
+    taken nothing back."""
     upto = slot
     for line in sorted(lines, key=lambda each: each.id, reverse=True):
         if line.id > upto:
             continue
-        if line.sinks.get(uid) == "abandoned":
-            missing.append(line.id)
-        elif line.kind == "restore" and uid in line.sinks:
+        if line.kind == "restore" and line.sinks.get(uid, "abandoned") != "abandoned":
             upto = continued(line)
-    return tuple(reversed(missing))
+        else:
+            yield line
