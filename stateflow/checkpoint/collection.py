@@ -7,21 +7,21 @@ needs no lock: runs, makers of pins and other collectors need not know of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read_with_pins
 from stateflow.checkpoint.retention import BY_RULE, YOUNG, Retention, restorable, roots
 from stateflow.checkpoint.statistics import keep_history
-from stateflow.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, StateflowError
+from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
 from stateflow.format.records import DeadMark, Pin, Record, decode, encode
 from stateflow.format.references import bases, job_files
 from stateflow.storage.local import held_root
-from stateflow.storage.store import Entry, Store, create_once
+from stateflow.storage.store import Entry, Store, create_once, is_there
 from stateflow.storage.transfer import at_distance
 
 _log = logging.getLogger(__name__)
@@ -263,9 +263,15 @@ def _collect(
         confirmed = [slot for slot in final_plan.records if slot not in spared]
         final_plan = plan(log, pins, retained, chosen=confirmed, files=files, others=others)
     store.delete([file.path for file in final_plan.files])
-    undisposed, left = dispose_all(final_plan.savepoints, dispose) if dispose is not None else ({}, {})
+    disposals = (
+        dispose_all(final_plan.savepoints, dispose)
+        if dispose is not None
+        else Disposals(final_plan.savepoints)
+    )
     # Only records tell which savepoints were claimed. So a record stays, doomed, while its savepoint could not be deleted.
-    removed = tuple(slot for slot in final_plan.records if not _names(log.slots[slot].record, undisposed))
+    removed = tuple(
+        slot for slot in final_plan.records if not _names(log.slots[slot].record, disposals.undisposed)
+    )
     for slot in removed:
         # Oldest first, and the record before its outcome and marks. So at every point in between it is still a
         # candidate: never a record that waits to be carried out, nor one without a mark that somebody could pin.
@@ -279,17 +285,25 @@ def _collect(
         files=len(final_plan.files),
         bytes_by_reason=final_plan.bytes_by_reason,
         withdrawn=withdrawn,
-        savepoints=tuple(url for url in final_plan.savepoints if url not in undisposed and url not in left),
-        undisposed=undisposed,
-        left=left,
+        savepoints=disposals.disposed,
+        undisposed=disposals.undisposed,
+        left=disposals.left,
         lost=log.lost,
     )
 
 
-def dispose_all(
-    savepoints: Iterable[str], dispose: DisposeSavepoint
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Disposes of each savepoint. Returns those that could not be deleted, and those that are not the job's to delete, with the reasons."""
+class Disposals(NamedTuple):
+    """What became of savepoints that no record names any more."""
+
+    disposed: tuple[str, ...]
+    undisposed: Mapping[str, str] = {}
+    """Those that could not be deleted, with the reason."""
+    left: Mapping[str, str] = {}
+    """Those that are not the job's to delete in this root, with the reason."""
+
+
+def dispose_all(savepoints: Sequence[str], dispose: DisposeSavepoint) -> Disposals:
+    """Disposes of each savepoint."""
     failed, left = {}, {}
     for url in savepoints:
         try:
@@ -297,7 +311,7 @@ def dispose_all(
                 left[url] = why
         except StateflowError as error:
             failed[url] = str(error)
-    return failed, left
+    return Disposals(tuple(url for url in savepoints if url not in failed and url not in left), failed, left)
 
 
 def _names(record: Record | None, savepoints: Mapping[str, str]) -> bool:
@@ -352,11 +366,7 @@ def _doom(store: Store, layout: JobLayout, slots: Collection[int], collector: st
     own = _mark(store, {layout.doomed(slot, collector): slot for slot in slots}, collector)
 
     def is_marked(slot: int) -> bool:
-        try:
-            store.read(layout.dead(slot, collector))
-        except NotFoundError:
-            return False
-        return True
+        return is_there(store, layout.dead(slot, collector))
 
     # Another collector may have freed the record of the mark and, when nobody pinned it any more, have deleted it, with what said so.
     # A restore in between may have taken over its files.
@@ -371,23 +381,27 @@ def _free(store: Store, layout: JobLayout, log: Log, pins: Iterable[Pin], collec
     It may as well live, and have seen no pin: then nobody who pins the record now may miss its mark. So the name under which it would
     doom the record is taken first. Only one of the two can create that.
     """
-    for slot in sorted({pin.slot for pin in pins}):
-        content = log.slots.get(slot)
-        if content is None or content.record is None or content.doomed:
+    for pin, other in marks_on_pinned(log, pins):
+        if other == collector:
+            continue  # withdrawn a moment ago
+        path = layout.doomed(pin.slot, other)
+        there = create_once(store, path, encode(DeadMark(slot=pin.slot, collector=collector)))
+        try:
+            frees = decode(there, DeadMark, path).collector != other
+        except (CorruptError, IncompatibleError) as error:
+            # Whether the other one has doomed the record is not known any more. All else can be collected.
+            _log.warning("the mark on %s stays: %s", layout.slot(pin.slot), error)
             continue
-        for other in content.marks:
-            if other == collector:
-                continue  # withdrawn a moment ago
-            path = layout.doomed(slot, other)
-            there = create_once(store, path, encode(DeadMark(slot=slot, collector=collector)))
-            try:
-                frees = decode(there, DeadMark, path).collector != other
-            except (CorruptError, IncompatibleError) as error:
-                # Whether the other one has doomed the record is not known any more. All else can be collected.
-                _log.warning("the mark on %s stays: %s", layout.slot(slot), error)
-                continue
-            if frees:
-                store.delete([layout.dead(slot, other)])
+        if frees:
+            store.delete([layout.dead(pin.slot, other)])
+
+
+def marks_on_pinned(log: Log, pins: Iterable[Pin]) -> Iterator[tuple[Pin, str]]:
+    """The collectors whose marks are on pinned records that nobody has doomed, each with a pin of the record."""
+    for slot, pin in sorted({pin.slot: pin for pin in pins}.items()):
+        content = log.slots.get(slot)
+        if content is not None and content.record is not None and not content.doomed:
+            yield from ((pin, collector) for collector in content.marks)
 
 
 def _is_file_of(job: str, path: str) -> bool:

@@ -81,10 +81,9 @@ def _delete(
         create_once(store, layout.tombstone, encode(tombstone))
     log = read_log(store, layout)
     claimed = tuple(sorted(bases(slot.record for slot in log.slots.values() if slot.record is not None)))
-    undisposed, left = dispose_all(claimed, dispose)
+    disposals = dispose_all(claimed, dispose)
     entries = [e for e in store.list(layout.folder) if e.path != layout.tombstone]
     # The identity goes last: as long as it is there, an interrupted deletion can be repeated.
     store.delete([e.path for e in entries if e.path != layout.identity])
     store.delete([layout.identity])
-    disposed = tuple(url for url in claimed if url not in undisposed and url not in left)
-    return Deleted(len(entries), sum(e.size for e in entries), disposed, undisposed, left)
+    return Deleted(len(entries), sum(e.size for e in entries), *disposals)

@@ -459,6 +459,11 @@ def is_job(store: Store, name: str) -> bool:
     return any(slot_of(entry.path) is not None for entry in store.list(layout.log))
 
 
+def has_tombstone(store: Store, layout: JobLayout) -> bool:
+    """Whether a job of the name was deleted, and none has been made since."""
+    return LAST_EPOCH in read_epochs(store, layout)
+
+
 def _observe(
     store: Store, layout: JobLayout, bodies: BodyCache | None, cache: SlotCache | None, newest: int | None
 ) -> Log:

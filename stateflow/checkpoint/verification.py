@@ -12,7 +12,7 @@ from typing import Literal
 
 import xxhash
 
-from stateflow.checkpoint.collection import unreached
+from stateflow.checkpoint.collection import marks_on_pinned, unreached
 from stateflow.checkpoint.log import Log, read_epoch_claim, read_epochs
 from stateflow.checkpoint.pins import damage_of, damage_of_kept, read_pins, read_with_pins
 from stateflow.checkpoint.statistics import damaged_segments
@@ -21,7 +21,7 @@ from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout,
 from stateflow.format.records import FileRef, Outcome, Pin, Record, SavepointClaim, decode
 from stateflow.format.references import references
 from stateflow.storage.roots import open_recorded
-from stateflow.storage.store import Entry, Store
+from stateflow.storage.store import Entry, Store, is_there
 from stateflow.storage.transfer import read_through
 
 Severity = Literal["error", "warning"]
@@ -243,7 +243,7 @@ def _unneeded(
     members = {record.slot for record in log.chain}
     for pin in pins:
         # Readers release their pins at any time: since the listing the pin may be gone and its record collected.
-        if pin.slot not in members and _is_there(store, layout.pin(pin.id)):
+        if pin.slot not in members and is_there(store, layout.pin(pin.id)):
             yield Finding(
                 "warning",
                 f"{pin.kind} {pin.name or pin.id} pins checkpoint {pin.slot} of job {layout.job!r}, "
@@ -262,27 +262,15 @@ def _unneeded(
 
 def _forgotten_marks(store: Store, layout: JobLayout, log: Log, pins: list[Pin]) -> Iterator[Finding]:
     """Marks on pinned records: their collectors have died, or withdraw them in a moment."""
-    for pin in {pin.slot: pin for pin in pins}.values():
-        content = log.slots.get(pin.slot)
-        if content is None or content.record is None or content.doomed:
-            continue
-        for path in (layout.dead(pin.slot, collector) for collector in content.marks):
-            if _is_there(store, path):
-                yield Finding(
-                    "warning",
-                    f"checkpoint {pin.slot} of job {layout.job!r}, which {pin.kind} {pin.name or pin.id} keeps, cannot be restored, since a "
-                    f"collector that was cut off has left {path}: `stateflow gc {layout.job} --yes` takes it away",
-                    path=path,
-                    slot=pin.slot,
-                )
-
-
-def _is_there(store: Store, path: str) -> bool:
-    try:
-        store.read(path)
-    except NotFoundError:
-        return False
-    return True
+    for pin, collector in marks_on_pinned(log, pins):
+        if is_there(store, path := layout.dead(pin.slot, collector)):
+            yield Finding(
+                "warning",
+                f"checkpoint {pin.slot} of job {layout.job!r}, which {pin.kind} {pin.name or pin.id} keeps, cannot be restored, since a "
+                f"collector that was cut off has left {path}: `stateflow gc {layout.job} --yes` takes it away",
+                path=path,
+                slot=pin.slot,
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from typing import Literal
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
-from stateflow.checkpoint.log import is_job, list_jobs, read_epochs
+from stateflow.checkpoint.log import has_tombstone, is_job, list_jobs
 from stateflow.checkpoint.names import parse, require_checkpoint, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
-from stateflow.format.layout import LAST_EPOCH, SAVEPOINTS, JobLayout, checked_name, default_savepoint
+from stateflow.format.layout import SAVEPOINTS, JobLayout, checked_name, default_savepoint
 from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.observe.status import decoded_offsets
 from stateflow.savepoints.dispose import dispose_savepoint
@@ -254,7 +254,7 @@ def _is_deleted(store: Store, name: str) -> bool:
         layout = JobLayout(name)
     except UsageError:  # somebody else's folder
         return False
-    return LAST_EPOCH in read_epochs(store, layout)
+    return has_tombstone(store, layout)
 
 
 def dispose_unfinished(job: JobHandle) -> dict[str, int]:

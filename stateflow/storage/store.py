@@ -153,6 +153,15 @@ ATTEMPTS = 6
 FIRST_PAUSE = 0.1
 
 
+def is_there(store: Store, path: str) -> bool:
+    """Whether a small object exists."""
+    try:
+        store.read(path)
+    except NotFoundError:
+        return False
+    return True
+
+
 def create_once(
     store: Store,
     path: str,

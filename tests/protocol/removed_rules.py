@@ -205,8 +205,8 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _COLLECTION,
-                "            if frees:\n",
-                "            store.delete([path])\n            if there:\n",
+                "        if frees:\n",
+                "        store.delete([path])\n        if there:\n",
             ),
         ),
         (
@@ -221,8 +221,8 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _COLLECTION,
-                "            store.read(layout.dead(slot, collector))\n",
-                "            return True\n",
+                "        return is_there(store, layout.dead(slot, collector))\n",
+                "        return True\n",
             ),
         ),
     ),

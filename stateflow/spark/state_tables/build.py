@@ -19,7 +19,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.log import is_job, read_epochs, read_log
+from stateflow.checkpoint.log import has_tombstone, is_job, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import first_assignment
 from stateflow.compatibility.non_restored import non_restored
@@ -32,7 +32,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.config.options import Options, scratch_parent
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
-from stateflow.format.layout import LAST_EPOCH, SAVEPOINT_BUILT, SAVEPOINTS, JobLayout
+from stateflow.format.layout import SAVEPOINT_BUILT, SAVEPOINTS, JobLayout
 from stateflow.format.records import (
     FileRef,
     OperatorState,
@@ -222,7 +222,7 @@ def _hold_clean_ups_back(
     ):
         return
     layout = JobLayout(job)
-    if LAST_EPOCH in read_epochs(root, layout):
+    if has_tombstone(root, layout):
         raise UsageError(
             f"{store.url} is no place for a new savepoint: job {job!r} is deleted, and a clean-up deletes what is unfinished there; choose a "
             f"folder outside of {root.url}/{SAVEPOINTS}"
