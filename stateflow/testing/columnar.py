@@ -29,6 +29,7 @@ from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.keys import no_column
 from stateflow.pipelines.processes.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.processes.process import Output
@@ -235,9 +236,7 @@ class ColumnarHarness(KeyedStateHarness):
         known = set(of.names)
         for row in rows:
             if isinstance(row, dict) and (unknown := sorted(map(str, row.keys() - known))):
-                raise UsageError(
-                    f"operator {self._spec.uid!r}: {of.name} has no column {unknown[0]!r}; it has {', '.join(of.names)}"
-                )
+                raise UsageError(no_column(f"operator {self._spec.uid!r}", of, unknown[0]))
 
     def _lacks(self, of: RowType, what: str, name: str) -> UsageError:
         return UsageError(

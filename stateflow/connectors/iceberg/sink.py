@@ -139,7 +139,7 @@ class IcebergAppend(Sink):
         if str(table.metadata.table_uuid) != target.uuid:
             raise DisagreementError(f"{target.table} was dropped or made anew since")
         files = prepared.payload["files"]
-        if gone := [file["path"] for file in files if not table.io.new_input(file["path"]).exists()]:
+        if gone := _gone(table, files):
             raise DisagreementError(f"{len(gone)} of its data files in {target.table} are gone")
         names = {int(id): str(name) for id, name in target.columns}
         schema = Schema(*(field for field in table.schema().fields if field.field_id in names))
@@ -335,10 +335,14 @@ def refuse_unreadable(table: Table, what: str) -> None:
         )
 
 
+def _gone(table: Table, files: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The data files of a record that are not there any more."""
+    return [file["path"] for file in files if not table.io.new_input(file["path"]).exists()]
+
+
 def _append(request: CommitRequest, table: Table, transaction: Transaction) -> None:
     files, spec, schema = request.prepared.payload["files"], table.spec(), table.schema()
-    gone = [file["path"] for file in files if not table.io.new_input(file["path"]).exists()]
-    if gone:
+    if gone := _gone(table, files):
         raise request.stuck(
             f"its data file {gone[0]} is gone (were orphan files removed, with too short a retention?): put it back"
         )
