@@ -18,6 +18,7 @@ from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 from tests.jobs.queried import Balance, QueriedJob, Row, entries_of
 from tests.jobs.test_erasing import KEY, ME, job, options
 
@@ -153,12 +154,20 @@ def test_a_key_that_user_code_has_cleared_leaves_nothing_either(made: QueriedJob
     assert bearers(tmp_path / "root" / "orders") == []
 
 
-def test_a_savepoint_that_the_job_lives_on_goes_with_the_key(made: QueriedJob, tmp_path: Path) -> None:
-    url = job(tmp_path).savepoint("native", options=options(tmp_path), to=str(tmp_path / "mine")).url
-    again = QueriedJob(tmp_path / "root", backend=made.backend)
+def living_on_a_savepoint(made: QueriedJob, folder: Path) -> tuple[QueriedJob, Store]:
+    """The job as it goes on from a savepoint of its own in `mine`, which it has claimed, and that savepoint."""
+    url = job(folder).savepoint("native", options=options(folder), to=str(folder / "mine")).url
+    again = QueriedJob(folder / "root", backend=made.backend)
     store = open_store(url)
-    claim_savepoint(store, job=again.writer.job, name="orders", owner=ME, clock=again.clock)
+    claim_savepoint(
+        store, job=again.writer.job, name="orders", owner=ME, clock=again.clock, root=again.store.url
+    )
     again.record(flat(resolved(read_savepoint(store), store.url)))
+    return again, store
+
+
+def test_a_savepoint_that_the_job_lives_on_goes_with_the_key(made: QueriedJob, tmp_path: Path) -> None:
+    _, store = living_on_a_savepoint(made, tmp_path)
     assert bearers(tmp_path / "mine")
     plan_erase(job(tmp_path), str(KEY), options(tmp_path)).apply(ME)
     assert bearers(tmp_path / "mine") == bearers(tmp_path / "root" / "orders") == []
@@ -170,11 +179,7 @@ def test_a_savepoint_that_the_job_lives_on_goes_with_the_key(made: QueriedJob, t
 def test_what_an_earlier_erasure_has_copied_from_a_savepoint_is_written_anew(
     made: QueriedJob, tmp_path: Path
 ) -> None:
-    url = job(tmp_path).savepoint("native", options=options(tmp_path), to=str(tmp_path / "mine")).url
-    again = QueriedJob(tmp_path / "root", backend=made.backend)
-    store = open_store(url)
-    claim_savepoint(store, job=again.writer.job, name="orders", owner=ME, clock=again.clock)
-    again.record(flat(resolved(read_savepoint(store), store.url)))
+    again, _ = living_on_a_savepoint(made, tmp_path)
     job(tmp_path).rescale(8)
     opened_by_a_batch(again, tmp_path)
     half = key_group(KEY, 128) // 64
@@ -188,13 +193,8 @@ def test_what_an_earlier_erasure_has_copied_from_a_savepoint_is_written_anew(
 def test_a_savepoint_that_a_moved_root_leaves_behind_is_named_with_the_key_in_it(
     made: QueriedJob, tmp_path: Path
 ) -> None:
-    url = job(tmp_path).savepoint("native", options=options(tmp_path), to=str(tmp_path / "mine")).url
-    again = QueriedJob(tmp_path / "root", backend=made.backend)
-    store = open_store(url)
-    claim_savepoint(
-        store, job=again.writer.job, name="orders", owner=ME, clock=again.clock, root=again.store.url
-    )
-    again.record(flat(resolved(read_savepoint(store), store.url)))
+    again, store = living_on_a_savepoint(made, tmp_path)
+    url = store.url
     (tmp_path / "moved").mkdir()
     (tmp_path / "root").rename(tmp_path / "moved/root")
     moved = job(tmp_path / "moved")

@@ -254,21 +254,25 @@ def test_a_tag_whose_maker_died_over_a_record_whose_collector_died_is_no_tag(
 # One mark, two collectors
 
 
+def of_two_collectors_and_a_pinner(world: World, store: MemoryStore, slot: int, tags: list[bool]) -> Turns:
+    return Turns(
+        world,
+        store,
+        {
+            "GC1": functools.partial(collect, store, world.layout, collector="1", retained=1, orphans=False),
+            "GC2": functools.partial(collect, store, world.layout, collector="2", retained=1, orphans=False),
+            "P": functools.partial(tag_if_possible, world, slot, tags),
+        },
+    )
+
+
 def test_a_mark_that_another_collector_withdraws_does_not_free_the_record_for_a_pinner(
     world: World, store: MemoryStore
 ) -> None:
     old = world.log().checkpoints[0].slot
     world.claim("last", retained=1)
     tags: list[bool] = []
-    turns = Turns(
-        world,
-        store,
-        {
-            "GC1": functools.partial(collect, store, world.layout, collector="1", retained=1, orphans=False),
-            "GC2": functools.partial(collect, store, world.layout, collector="2", retained=1, orphans=False),
-            "P": functools.partial(tag_if_possible, world, old, tags),
-        },
-    )
+    turns = of_two_collectors_and_a_pinner(world, store, old, tags)
     played = turns.follow(
         [
             ("GC1", "create"),
@@ -397,15 +401,7 @@ def test_of_two_collectors_one_alone_dooms_a_record_or_frees_it(world: World, st
     old = world.log().checkpoints[0].slot
     world.claim("last", retained=1)
     tags: list[bool] = []
-    turns = Turns(
-        world,
-        store,
-        {
-            "GC1": functools.partial(collect, store, world.layout, collector="1", retained=1, orphans=False),
-            "GC2": functools.partial(collect, store, world.layout, collector="2", retained=1, orphans=False),
-            "P": functools.partial(tag_if_possible, world, old, tags),
-        },
-    )
+    turns = of_two_collectors_and_a_pinner(world, store, old, tags)
     played = turns.follow(
         [
             ("GC1", f"create {world.layout.doomed(old, '1')}"),  # has seen no pin

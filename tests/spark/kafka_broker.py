@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
@@ -21,6 +24,7 @@ from tests.composed import environment, replaced, services
 from tests.quick_java import QUICK_JAVA
 from tests.spark.standalone import free_port
 
+ROOT = Path(__file__).resolve().parents[2]
 BROKER = Bundle(
     "-kafka-broker",
     (f"org.apache.kafka:kafka_2.13:{services()['kafka']['image'].rpartition(':')[2]}",),
@@ -149,6 +153,25 @@ def broker(folder: Path, *, patience: float = 300) -> Iterator[str]:
         yield running.address
     finally:
         running.end()
+
+
+def told_by(script: str, folder: Path) -> dict[str, Any]:
+    """What a script that has a broker and a folder to itself prints last, which is JSON."""
+    local_jars(cache_folder(), bundle_of("kafka"))
+    program = folder / "script.py"
+    program.write_text(script)
+    with broker(folder / "kafka") as server:
+        done = subprocess.run(
+            [sys.executable, program, server, folder],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _ports(ports: dict[str, int]) -> list[tuple[int, int]]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateflow.config.options import cache_folder
-from stateflow.spark.session.jars import bundle_of, local_jars
-from tests.spark.kafka_broker import broker
+from tests.spark.kafka_broker import told_by
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
-ROOT = Path(__file__).resolve().parents[2]
 
 # A process of its own: the library brings the connector's jars when it starts Spark, and not later.
 SCRIPT = """
@@ -107,22 +99,7 @@ print(json.dumps(told))
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each run of the script said."""
-    folder = tmp_path_factory.mktemp("kafka")
-    local_jars(cache_folder(), bundle_of("kafka"))
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
-    with broker(folder / "kafka") as server:
-        done = subprocess.run(
-            [sys.executable, script, server, folder],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return told_by(SCRIPT, tmp_path_factory.mktemp("kafka"))
 
 
 @pytest.mark.parametrize(("form", "rows"), [("avro", 2), ("protobuf", 1)])
