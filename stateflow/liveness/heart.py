@@ -131,12 +131,13 @@ class Heart(threading.Thread):
                 self.outcome = _failed(self._explain(failure))
             self._ended.set()
             self.join(timeout=SOON)
+            hangs = self.is_alive()
             for attempt in range(LAST_BEATS):
                 if self.beat_once(ended=True):
                     break
                 time.sleep(self._interval * attempt / LAST_BEATS)
-            if self.is_alive():
-                # A store that hung may write the thread's heartbeat only now, over the last one.
+            if hangs:
+                # A store that hung may write the thread's heartbeat only now, or has written it since, over the last one.
                 self.join(timeout=LATE)
                 self.beat_once(ended=True)
 

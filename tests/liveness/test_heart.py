@@ -88,8 +88,9 @@ def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pyte
     assert last.ended
 
 
+@pytest.mark.parametrize("before_the_look", [False, True])
 def test_a_heartbeat_that_a_store_writes_late_is_not_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, before_the_look: bool
 ) -> None:
     job, hangs, last_written = MadeJob(tmp_path), threading.Event(), threading.Event()
 
@@ -100,6 +101,8 @@ def test_a_heartbeat_that_a_store_writes_late_is_not_the_last(
         beat(store, layout, sign)
         if sign.ended:
             last_written.set()
+            if before_the_look:
+                heart.join(30)
 
     monkeypatch.setattr("stateflow.liveness.heart.beat", slowly)
     monkeypatch.setattr("stateflow.liveness.heart.SOON", 0.1)
