@@ -21,7 +21,9 @@ import pyarrow as pa
 from stateflow.errors import IncompatibleError
 from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.grouping.groups import whole
+from stateflow.operators.ready.grouping.packed import bytes_of
 from stateflow.pipelines.ready.joins import Side
+from stateflow.state.keys.arrow_bytes import decimal_words, of_decimal_words, put_together, taken_apart
 from stateflow.state.keys.arrow_types import wide
 from stateflow.state.values.evolution.evolved_columns import earlier_names
 from stateflow.state.values.kept_rows import columns_of
@@ -112,7 +114,7 @@ class RowBlocks:
         for place in self._fixed:
             records[f"c{place}"] = _numbers(columns[place], self._record[f"c{place}"])
         bounds = np.concatenate(([0], ends))
-        blocks = _binary(bounds * self._record.itemsize, pa.py_buffer(records))
+        blocks = put_together(bounds * self._record.itemsize, records)
         if not self._texts:
             return EncodedBlocks(blocks, pa.nulls(len(ends), _BYTES))
         offsets, data = _interleaved([columns[place] for place in self._texts])
@@ -121,14 +123,14 @@ class RowBlocks:
         for number, place in enumerate(self._texts):
             records[f"c{place}"] = lengths[:, number]
         return EncodedBlocks(
-            _binary(bounds * self._record.itemsize, pa.py_buffer(records)),
-            _binary(offsets[bounds * width], data),
+            put_together(bounds * self._record.itemsize, records),
+            put_together(offsets[bounds * width], data),
         )
 
     def read(self, blocks: EncodedBlocks) -> tuple[Rows, Any]:
         """The rows of all blocks, and how many each has; a block may be null."""
-        sizes, data = _joined(blocks.rows)
-        records = np.frombuffer(data, dtype=self._record)
+        sizes, data = bytes_of(whole(blocks.rows))
+        records = data.view(self._record)
         columns: list[Any] = [None] * len(self.schema)
         for place in self._fixed:
             column = np.ascontiguousarray(records[f"c{place}"])
@@ -166,9 +168,9 @@ class RowBlocks:
         lengths = np.empty((count, width), dtype=np.int64)
         for number, place in enumerate(self._texts):
             lengths[:, number] = records[f"c{place}"]
-        _, data = _joined(texts)
+        _, data = bytes_of(whole(texts))
         bounds = np.concatenate(([0], np.cumsum(lengths.reshape(-1))))
-        items = _binary(bounds, data)
+        items = put_together(bounds, data)
         for number, place in enumerate(self._texts):
             null = self._null(records, place)
             wanted = np.arange(number, count * width, width)
@@ -197,9 +199,7 @@ def _numbers(column: Any, form: Any) -> Any:
     """The values of a column of a fixed width. The bytes in place of a null mean nothing."""
     kind = column.type
     if pa.types.is_decimal(kind):
-        data = column.buffers()[1]
-        raw = np.frombuffer(data, dtype=form, count=len(column), offset=column.offset * 16)
-        return raw
+        return decimal_words(column).view(form)[:, 0]
     if pa.types.is_temporal(kind):
         column = column.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     if column.null_count:
@@ -209,7 +209,7 @@ def _numbers(column: Any, form: Any) -> Any:
 
 def _array(values: Any, kind: Any, null: Any) -> Any:
     if pa.types.is_decimal(kind):
-        column = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+        column = of_decimal_words(values, kind)
         return column.take(pa.array(np.arange(len(values)), mask=null)) if bool(null.any()) else column
     if pa.types.is_boolean(kind):
         return pa.array(values.astype(bool), mask=null)
@@ -226,27 +226,4 @@ def _interleaved(columns: Sequence[Any]) -> tuple[Any, Any]:
     if len(items) > 1:
         order = np.arange(count * len(items)).reshape(len(items), count).T.reshape(-1)
         one = pa.concat_arrays(items).take(pa.array(order))
-    _, offsets, data = one.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int64, count=len(one) + 1, offset=one.offset * 8)
-    if data is None:
-        return bounds - bounds[0], pa.py_buffer(b"")
-    return bounds - bounds[0], data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
-
-
-def _binary(offsets: Any, data: Any) -> Any:
-    bounds = pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int64))
-    return pa.Array.from_buffers(_BYTES, len(offsets) - 1, [None, bounds, data])
-
-
-def _joined(blocks: Any) -> tuple[Any, Any]:
-    """The length of each block, and the bytes of all of them."""
-    array = whole(blocks).cast(_BYTES)
-    if array.null_count:
-        array = array.fill_null(b"")
-    if not len(array):
-        return np.zeros(0, dtype=np.int64), pa.py_buffer(b"")
-    _, offsets, data = array.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int64, count=len(array) + 1, offset=array.offset * 8)
-    if data is None:
-        return np.diff(bounds), pa.py_buffer(b"")
-    return np.diff(bounds), data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+    return taken_apart(one)

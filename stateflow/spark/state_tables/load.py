@@ -13,7 +13,6 @@ from functools import reduce
 from operator import eq
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkTypeError
@@ -38,6 +37,7 @@ from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.subtask import spare_the_collector
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.expiry.index import Expiry, next_due
+from stateflow.state.keys.arrow_bytes import taken_apart
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 
@@ -165,11 +165,8 @@ class _EncodeTask:
 
 def groups_of(keys: pa.Array) -> pa.Array:
     """The key group of every full key: its first two bytes."""
-    if not len(keys):
-        return pa.array([], pa.int32())
-    _, offsets, data = keys.buffers()
-    starts = np.frombuffer(offsets, dtype="<i4")[keys.offset : keys.offset + len(keys)]
-    raw = np.frombuffer(data, dtype="u1")
+    bounds, raw = taken_apart(keys.cast(pa.large_binary()))
+    starts = bounds[:-1]
     return pa.array(raw[starts].astype("i4") << 8 | raw[starts + 1], pa.int32())
 
 

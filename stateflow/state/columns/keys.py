@@ -21,12 +21,12 @@ from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import StateSchema
 from stateflow.state.columns.layout import TIME
 from stateflow.state.columns.order import inverse, order_of, sort_words, taken, tied_rows
+from stateflow.state.keys.arrow_bytes import Array
 from stateflow.state.keys.arrow_types import ARROW, INSTANT, wide
 from stateflow.state.keys.columns import encode_columns, key_column, lengthened, of_state
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
 
-Array = np.ndarray[Any, Any]
 Key = Sequence[tuple[str, str]]
 """Names and types of a key's columns."""
 

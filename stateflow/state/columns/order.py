@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.format.scalars import KEYS
+from stateflow.state.keys.arrow_bytes import Array
 from stateflow.state.keys.columns import text_of, words_of
-
-Array = np.ndarray[Any, Any]
 
 _FIXED = frozenset(scalar.name for scalar in KEYS if scalar.key_words)
 _MOST_BYTES = 32

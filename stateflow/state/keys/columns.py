@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from stateflow.errors import UsageError
 from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, SIGN
 from stateflow.format.scalars import KEY_TYPES, KEYS
+from stateflow.state.keys.arrow_bytes import Array, decimal_words, put_together, taken_apart
 from stateflow.state.keys.arrow_types import ARROW, wide
-
-Array = np.ndarray[Any, Any]
 
 _DAY_SIGN = np.uint32(1 << 31)
 _LONG_SIGN = np.uint64(SIGN)
@@ -47,16 +46,14 @@ def lengthened(keys: Any, types: Sequence[str], columns: Sequence[Any]) -> Any:
 
 def of_state(keys: Any, state_id: int) -> list[bytes]:
     """Full keys, as an Arrow array of large binaries, of whichever state: the same ones of another state."""
-    offsets, data = _texts(keys)
+    offsets, data = taken_apart(keys)
     data = data.copy()
     for place, byte in enumerate(state_id.to_bytes(PREFIX_WIDTH - GROUP_WIDTH, "big"), GROUP_WIDTH):
         data[offsets[:-1] + place] = byte
     width = int(offsets[1]) if len(keys) else 0
     if bool((np.diff(offsets) == width).all()) and width:
         return data.view(f"V{width}").tolist()  # type: ignore[no-any-return]
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    changed = pa.Array.from_buffers(pa.large_binary(), len(keys), buffers)
-    return changed.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    return put_together(offsets, data).to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
 def _pieces(block: _Block, types: Sequence[str], columns: Sequence[Any]) -> tuple[list[Any], _Block]:
@@ -103,8 +100,7 @@ class _Block:
         """The part of each key, as an Arrow array."""
         rows = self._rows()
         offsets = np.arange(self.count + 1, dtype=np.int64) * rows.dtype.itemsize
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.view(np.uint8))]
-        return pa.Array.from_buffers(pa.large_binary(), self.count, buffers)
+        return put_together(offsets, rows.view(np.uint8))
 
     def _rows(self) -> Array:
         rows = np.empty(self.count, dtype=[(f"f{i}", form) for i, form in enumerate(self._forms)])
@@ -123,31 +119,19 @@ def words_of(name: str, column: Any) -> tuple[Array, ...]:
     if name == "date":
         return (array.cast(pa.int32()).to_numpy().view(np.uint32) ^ _DAY_SIGN,)
     if name == "decimal":
-        # An empty array may have no buffer, or one of any size.
-        raw = array.buffers()[1] if len(array) else b""
-        words = np.frombuffer(raw, dtype="<u8", count=2 * len(array), offset=16 * array.offset if raw else 0)
-        words = words.reshape(-1, 2)
+        words = decimal_words(array)
         return words[:, 1] ^ _LONG_SIGN, words[:, 0]
     return (array.cast(pa.int64()).to_numpy().view(np.uint64) ^ _LONG_SIGN,)
 
 
 def text_of(name: str, column: Any) -> tuple[Array, Array]:
     """Where each text or byte string begins, and the end of the last; and the bytes of all of them."""
-    return _texts(_arrow(name, column))
-
-
-def _texts(array: Any) -> tuple[Array, Array]:
-    if not len(array):
-        return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)
-    _, offsets_buffer, buffer = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype="<i8")[array.offset : array.offset + len(array) + 1]
-    data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.zeros(0, dtype=np.uint8)
-    return offsets - offsets[0], data[offsets[0] : offsets[-1]]
+    return taken_apart(_arrow(name, column))
 
 
 def _escaped(name: str, column: Any) -> Any:
     array = _arrow(name, column)
-    _, data = _texts(array)
+    _, data = taken_apart(array)
     return pc.replace_substring(array, b"\0", b"\0\xff") if bool((data == 0).any()) else array
 
 

@@ -11,8 +11,7 @@ import xxhash
 
 from stateflow.format.instants import unscaled_decimal
 from stateflow.format.keygroups import SEED
-
-Array = np.ndarray[Any, Any]
+from stateflow.state.keys.arrow_bytes import Array
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)

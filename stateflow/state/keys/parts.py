@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format.encoding import SIGN
+from stateflow.state.keys.arrow_bytes import Array, of_decimal_words
 from stateflow.state.keys.arrow_types import DECIMAL, INSTANT
-
-Array = np.ndarray[Any, Any]
 
 _LONG_SIGN = np.uint64(SIGN)
 _DAY_SIGN = np.uint32(1 << 31)
@@ -56,7 +55,7 @@ class KeyParts:
                 words = np.empty((len(self._keys), 2), dtype="<u8")
                 words[:, 1] = self._word(8).astype(np.uint64) ^ _LONG_SIGN
                 words[:, 0] = self._word(8)
-                return pa.Array.from_buffers(DECIMAL, len(words), [None, pa.py_buffer(words.tobytes())])
+                return of_decimal_words(words, DECIMAL)
         return self._text(name)
 
     def signed(self) -> Array:

@@ -13,6 +13,7 @@ from stateflow.operators.ready.aggregates.partials import CountedRows, Parts, ad
 from stateflow.operators.ready.grouping.failed_groups import OverflowedMean, OverflowedSum
 from stateflow.operators.ready.grouping.groups import Groups
 from stateflow.operators.ready.grouping.packed import bytes_of, of_bytes
+from stateflow.state.keys.arrow_bytes import decimal_words, of_decimal_words
 
 _LOW = (1 << 32) - 1
 _SIGN = np.uint64(1 << 63)
@@ -25,11 +26,9 @@ _WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
 def stored(column: Any) -> Any:
     """A decimal column as bytes."""
     column = column.cast(pa.decimal128(38, column.type.scale))
-    data = np.frombuffer(column.buffers()[1], np.uint64)[
-        2 * column.offset : 2 * (column.offset + len(column))
-    ]
+    data = decimal_words(column)
     words = np.empty((len(column), 2), dtype=">u8")
-    words[:, 0], words[:, 1] = data[1::2] ^ _SIGN, data[::2]
+    words[:, 0], words[:, 1] = data[:, 1] ^ _SIGN, data[:, 0]
     lengths = np.full(len(column), 16, dtype=np.int64)
     return of_bytes(
         words.view(np.uint8).reshape(-1), lengths, column.is_valid().to_numpy(zero_copy_only=False)
@@ -42,17 +41,13 @@ def decimals(column: Any, kind: Any) -> Any:
     words = np.zeros((len(column), 2), dtype=np.uint64)
     raw = bytes_of(column)[1].view(">u8").reshape(-1, 2).astype(np.uint64)
     words[valid, 0], words[valid, 1] = raw[:, 1], raw[:, 0] ^ _SIGN
-    mask = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    return pa.Array.from_buffers(kind, len(column), [mask, pa.py_buffer(words.tobytes())])
+    return of_decimal_words(words, kind, valid)
 
 
 def floats(column: Any) -> Any:
     """The nearest float of each decimal of a column; Arrow's own cast misses it by a bit now and then."""
     column = column.cast(pa.decimal128(38, column.type.scale))
-    words = np.frombuffer(column.buffers()[1], np.int64)[
-        2 * column.offset : 2 * (column.offset + len(column))
-    ]
-    low, high = words[::2], words[1::2]
+    low, high = decimal_words(column).view(np.int64).T
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     # Of two numbers that floats hold exactly, the quotient is the nearest float.
     out = low / 10.0**column.type.scale

@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from stateflow.errors import UsageError
 from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME
+from stateflow.state.keys.arrow_bytes import Array
 from stateflow.state.keys.arrow_types import INSTANT
-
-Array = np.ndarray[Any, Any]
 
 NIL = msgspec.Raw(b"\xc0")
 

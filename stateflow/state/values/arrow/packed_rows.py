@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stateflow.state.keys.arrow_bytes import Array
 from stateflow.state.values.arrow.packed_instants import are_instants, fill_instants
 
-Array = np.ndarray[Any, Any]
 Cells = tuple[Array, Array | int]
 """A row of bytes per value, and how many of them count."""
 

@@ -20,14 +20,13 @@ import pyarrow as pa
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.instants import days_since_epoch
 from stateflow.format.scalars import BY_NAME, Scalar
+from stateflow.state.keys.arrow_bytes import Array
 from stateflow.state.keys.arrow_types import ARROW, DECIMAL
 from stateflow.state.values.arrow.headers import BadEntryError, expiry_column, split
 from stateflow.state.values.arrow.packed_instants import are_instants
 from stateflow.state.values.arrow.shapes import DecimalShape, Doubts, Element, Writing, fits_decimal
 from stateflow.state.values.evolution.versions import marked
 from stateflow.state.values.serializers import BOOL, EXPIRES, RAW_CODE, damaged, serializer_for
-
-Array = np.ndarray[Any, Any]
 
 
 class ValueColumn(NamedTuple):
