@@ -67,6 +67,10 @@ def day(days: int) -> date:
     return date.fromordinal(days + _EPOCH_DAY)
 
 
+FIRST_DAY, LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
+"""The days that a date can name, as days since 1970."""
+
+
 def unscaled_decimal(value: Decimal) -> int:
     """The integer behind a decimal(38,18)."""
     try:

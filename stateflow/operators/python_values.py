@@ -6,7 +6,6 @@ numpy cannot hold, and for what is nested, unless a map is in there, which it wo
 
 from __future__ import annotations
 
-from datetime import date
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -15,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
-from stateflow.format.instants import days_since_epoch
+from stateflow.format.instants import FIRST_DAY, LAST_DAY
 from stateflow.state.values.arrow.packed_instants import datetimes_of
 
 Values = list[Any]
-_FIRST_DAY, _LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
 
 
 def values_of(column: Any) -> Values:
@@ -57,7 +55,7 @@ def _dates(column: Any) -> Values:
     values: Values = column.to_numpy(zero_copy_only=False).tolist()
     # What no date can hold is a number here. The least and the largest tell whether there is one.
     bounds = pc.min_max(column.cast(pa.date32()).view(pa.int32())).as_py()
-    if bounds["min"] is not None and not _FIRST_DAY <= bounds["min"] <= bounds["max"] <= _LAST_DAY:
+    if bounds["min"] is not None and not FIRST_DAY <= bounds["min"] <= bounds["max"] <= LAST_DAY:
         raise UsageError(
             "a date lies outside of the years 1 to 9999, which no Python date can hold: declare its column as an int and select "
             "unix_date of it, or leave it out"

@@ -40,7 +40,7 @@ from stateflow.restore.readers import Readers, readers_of
 from stateflow.restore.visible import quoted
 from stateflow.savepoints.format import read_savepoint_claim, require_own_claim, verify_savepoint
 from stateflow.savepoints.origin import Origin
-from stateflow.spark.sinks.delta_rewind import find_rewind
+from stateflow.spark.sinks.delta_rewind import NoWayBack, find_rewind
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import SourceLog, log_beside
 from stateflow.spark.sources.undone_output import MOST_COMMITS, MOST_COMMITS_ELSEWHERE, undone_output
@@ -433,8 +433,10 @@ def _lost(uid: str, prepared: Prepared | None, log: Log, job: JobHandle) -> str:
         if table is None or table.newest() < 0:
             return "its table is gone" if table or local_folder(prepared.target) is not None else ""
         find_rewind(table.commit, table.newest(), _app_id(log, uid), None, prepared)
+    except NoWayBack as error:
+        return error.why
     except (StateflowError, OSError, ValueError) as error:
-        return str(error).partition(";")[0]
+        return str(error)
     return ""
 
 

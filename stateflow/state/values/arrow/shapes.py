@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from decimal import Context, Decimal
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ import msgspec
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.format.instants import days_since_epoch, instant, unscaled_decimal
+from stateflow.format.instants import FIRST_DAY, LAST_DAY, instant, unscaled_decimal
 from stateflow.state.keys.arrow_types import INSTANT
 from stateflow.state.values.arrow.packed_instants import NIL, are_instants, read_instants, write_instants
 
@@ -43,7 +43,6 @@ strict: checks enums, literals, UUIDs and times; whatever it reads, the declared
 
 _UNSET = msgspec.UNSET
 _EXACT = Context(prec=100)
-_FIRST_DAY, _LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
 
 
 @dataclass(slots=True)
@@ -153,7 +152,7 @@ class BoundedShape(SimpleShape):
 class DateShape(SimpleShape):
     def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
         days = column.cast(pa.int32()).to_numpy(zero_copy_only=False)
-        if len(days) and (days.min() < _FIRST_DAY or days.max() > _LAST_DAY):
+        if len(days) and (days.min() < FIRST_DAY or days.max() > LAST_DAY):
             raise writing.wrong(path, "holds dates outside of the years 1 to 9999: correct them")
         return super().values(column, writing, path)
 

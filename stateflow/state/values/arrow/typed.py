@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
-from stateflow.format.instants import days_since_epoch
+from stateflow.format.instants import FIRST_DAY, LAST_DAY
 from stateflow.format.scalars import BY_NAME, Scalar
 from stateflow.state.keys.arrow_bytes import Array
 from stateflow.state.keys.arrow_types import ARROW, DECIMAL
@@ -124,7 +124,7 @@ class FixedValues(Scalars):
         if self._hint is datetime:
             return are_instants(raw)
         if self._hint is date:
-            return (raw >= days_since_epoch(date.min)) & (raw <= days_since_epoch(date.max))
+            return (raw >= FIRST_DAY) & (raw <= LAST_DAY)
         return np.ones(len(raw), dtype=bool)
 
     def write(self, column: Any, stored: Any) -> list[bytes]:
