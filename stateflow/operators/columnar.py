@@ -30,6 +30,7 @@ from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Cursor
 from stateflow.state.columns.state import UNKNOWN, ColumnState
 from stateflow.state.expiry.index import Expiry, expiry_of_schema
+from stateflow.state.values.arrow.lossless_casts import check_cast
 
 TABLE_ROWS = 100_000
 """Most rows of an output batch."""
@@ -170,7 +171,9 @@ class ColumnarEngine:
         for name, piece in self._pieces(code):
             schema = self._schema(name)
             try:
-                tables = [each.cast(schema) for each in narrow_pieces(pa.table(piece).select(schema.names))]
+                whole = pa.table(piece).select(schema.names)
+                self._check_casts(name, whole, schema)
+                tables = [each.cast(schema) for each in narrow_pieces(whole)]
             except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
                 output = "its output" if name == MAIN else f"side output {name!r}"
                 raise UsageError(
@@ -185,6 +188,19 @@ class ColumnarEngine:
                     self.dead_letters += table.num_rows
                 for batch in table.to_batches(max_chunksize=TABLE_ROWS):
                     yield name, batch
+
+    def _check_casts(self, name: str, table: pa.Table, schema: pa.Schema) -> None:
+        for column, wanted in zip(table.columns, schema, strict=True):
+            try:
+                check_cast(column, wanted.type)
+            except pa.ArrowException:
+                # Arrow says so again, and better, when the whole table is cast.
+                continue
+            except (TypeError, ValueError) as error:
+                where = f"operator {self.spec.uid!r}" + ("" if name == MAIN else f", side output {name!r}")
+                raise UsageError(
+                    f"{where} put out {column.type} in column {wanted.name!r}, which is a {wanted.type}: {error}"
+                ) from error
 
     def _schema(self, name: Any) -> pa.Schema:
         schema = self.spec.outputs.get(name) if isinstance(name, str) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -81,15 +81,20 @@ def _each(take: _Take, values: Any) -> list[Any]:
 def _record(names: tuple[str, ...], within: list[tuple[str, _Take]], value: Any) -> dict[str, Any]:
     """By the names, which Arrow does not compare: it makes a null of a field that it does not find, and loses another."""
     record = dict(value) if isinstance(value, dict) else _fields(value, names)
-    if len(record) != len(names) or not all(name in record for name in names):
-        raise ValueError(
-            f"its fields are {', '.join(map(str, record)) or 'none'}, and those of the column's record {', '.join(names)}; give each of these "
-            "a value, or None"
-        )
+    check_names(record, names)
     for name, take in within:
         if record[name] is not None:
             record[name] = take(record[name])
     return record
+
+
+def check_names(given: Collection[Any], wanted: Collection[str]) -> None:
+    """ValueError unless a record's fields are those of its column, in whatever order."""
+    if len(given) != len(wanted) or not all(name in given for name in wanted):
+        raise ValueError(
+            f"its fields are {', '.join(map(str, given)) or 'none'}, and those of the column's record {', '.join(wanted)}; give each of these "
+            "a value, or None"
+        )
 
 
 def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:

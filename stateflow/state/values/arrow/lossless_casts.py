@@ -1,0 +1,102 @@
+"""Refuses casts of Arrow columns that Arrow makes without a word, though values are changed or lost by them.
+
+What Arrow refuses by itself, such as a fraction in a column of whole numbers, is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateflow.state.values.arrow.lossless import check_names
+
+_LISTS: tuple[Callable[[Any], bool], ...] = (
+    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view,
+)  # fmt: skip
+
+
+def check_cast(column: pa.ChunkedArray, wanted: Any) -> None:
+    """ValueError or TypeError, with the reason and the next step, for a column that a cast to the wanted type would change."""
+    if column.type == wanted:
+        return
+    # A column without rows is looked at, too: it says sooner that the code is wrong.
+    for chunk in column.chunks or [pa.array([], column.type)]:
+        _check(chunk, wanted)
+
+
+def _check(array: Any, wanted: Any) -> None:
+    given = array.type
+    if given == wanted or pa.types.is_null(given):
+        return
+    if pa.types.is_dictionary(given):
+        _check(array.dictionary, wanted)
+    elif pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        names = [field.name for field in given]
+        check_names(names, [field.name for field in wanted])
+        # What `flatten` gives has the nulls of the records, behind which Arrow may keep any values.
+        children = dict(zip(names, array.flatten(), strict=True))
+        for field in wanted:
+            _check(children[field.name], field.type)
+    elif pa.types.is_map(given) and pa.types.is_map(wanted):
+        keys, items = _of_map(array)
+        _check(keys, wanted.key_type)
+        _check(items, wanted.item_type)
+    elif _is_list(given) and _is_list(wanted):
+        _check(array.flatten(), wanted.value_type)
+    else:
+        _check_plain(array, wanted)
+
+
+def _is_list(kind: Any) -> bool:
+    return any(is_kind(kind) for is_kind in _LISTS)
+
+
+def _of_map(array: Any) -> tuple[Any, Any]:
+    """The keys and the values of its maps, without those behind a null and those before and behind a slice."""
+    dense = array.drop_null()
+    offsets = dense.offsets
+    begin, end = offsets[0].as_py(), offsets[-1].as_py()
+    return dense.keys.slice(begin, end - begin), dense.items.slice(begin, end - begin)
+
+
+def _check_plain(array: Any, wanted: Any) -> None:
+    given = array.type
+    if pa.types.is_date(wanted):
+        if pa.types.is_timestamp(given):
+            raise ValueError(
+                "it has a time of day; use its .cast(pa.date32()), or declare the column as timestamp"
+            )
+        if pa.types.is_integer(given):
+            raise TypeError(
+                "it is a number; use its .cast(pa.int32()).cast(pa.date32()) if it counts days since 1970"
+            )
+    elif pa.types.is_timestamp(wanted) and pa.types.is_integer(given):
+        raise TypeError(
+            "it is a number, which names no unit; use its .cast(pa.int64()).cast(pa.timestamp('s', 'UTC')) if it counts seconds "
+            "since 1970"
+        )
+    elif pa.types.is_floating(wanted) and not pa.types.is_integer(given):
+        _check_finite(array, wanted)
+
+
+def _check_finite(array: Any, wanted: Any) -> None:
+    """Arrow would make an infinity of a number that the type cannot hold."""
+    given = array.type
+    if pa.types.is_floating(given) and given.bit_width <= wanted.bit_width:
+        return
+    infinite = pc.is_inf(array.cast(wanted))
+    if not pc.any(infinite).as_py():
+        return
+    if pa.types.is_floating(given):
+        meant = pc.is_inf(array)
+    else:
+        meant = pc.match_substring(array.cast(pa.large_string()), "inf", ignore_case=True)
+    beyond = array.filter(pc.and_not(infinite, meant))
+    if len(beyond):
+        raise ValueError(
+            f"{beyond[0].as_py()!r} is beyond what a float of {wanted.bit_width} bits holds; declare a type that holds it, such as "
+            f"{'double' if wanted.bit_width < 64 else 'string'}"
+        )
