@@ -40,15 +40,16 @@ def narrow_pieces(table: pa.Table) -> Iterator[pa.Table]:
     while waiting:
         piece = waiting.pop()
         if piece.nbytes <= PIECE_BYTES or piece.num_rows < 2:
-            # A slice has the offsets of its array, which may be too large: a copy of it has its own.
-            yield (
-                piece
-                if piece is table
-                else pa.table([c.combine_chunks() for c in piece.columns], piece.schema)
-            )
+            # A slice has the offsets of its array, which may be too large: a copy of it has its own. User code puts out slices, too.
+            is_slice = piece is not table or table.get_total_buffer_size() > PIECE_BYTES
+            yield _copied(piece) if is_slice else piece
         else:
             half = piece.num_rows // 2
             waiting += [piece.slice(half), piece.slice(0, half)]
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    return pa.table([column.combine_chunks() for column in table.columns], table.schema)
 
 
 @cache

@@ -142,6 +142,33 @@ def test_a_table_that_is_too_large_for_one_is_put_out_in_pieces(monkeypatch: pyt
     assert all(piece["text"].chunk(0).offset == 0 for piece in pieces)
 
 
+def as_it_is(values: Any) -> tuple[Any, Any]:
+    return values, pa.binary()
+
+
+def in_lists(values: Any) -> tuple[Any, Any]:
+    return pa.ListArray.from_arrays(range(len(values) + 1), values), pa.list_(pa.binary())
+
+
+def in_records(values: Any) -> tuple[Any, Any]:
+    return pa.StructArray.from_arrays([values], ["a"]), pa.struct([("a", pa.binary())])
+
+
+@pytest.mark.parametrize("within", [as_it_is, in_lists, in_records])
+def test_a_slice_from_behind_two_gib_of_bytes_is_put_out(within: Callable[[Any], tuple[Any, Any]]) -> None:
+    """Bytes that nobody reads take no memory."""
+    count, size = 3000, 1 << 20
+    raw = np.zeros(count * size, dtype=np.uint8)
+    raw[-size:] = 7
+    bounds = pa.py_buffer(np.arange(count + 1, dtype=np.int64) * size)
+    values = pa.Array.from_buffers(pa.large_binary(), count, [None, bounds, pa.py_buffer(raw)])
+    column, kind = within(values)
+    [piece] = narrow_pieces(pa.table({"x": column}).slice(count - 2))
+    narrow = piece.cast(pa.schema([("x", kind)]))
+    there, _ = within(pa.array([bytes(size), bytes([7]) * size]))
+    assert narrow["x"].to_pylist() == there.to_pylist()
+
+
 @BEFORE_A_RELEASE
 @pytest.mark.slow
 def test_an_operator_takes_a_table_with_more_than_two_gib_of_texts() -> None:
