@@ -89,6 +89,8 @@ class ColumnarHarness(KeyedStateHarness):
         )
         self._operator: Callable[[], ColumnarOperator] = lambda: operator
         self._earliest: int | None = None
+        """What the operator said last of when it is next due. Another release says it anew: a run opens the shards of which the one
+        before may have reckoned otherwise, and of the others both say the same."""
         self._release(KeyedNode(where, columnar=operator), after)
 
     def _release(self, node: KeyedNode, after: ColumnarHarness | RecordedState | None) -> None:
@@ -112,8 +114,6 @@ class ColumnarHarness(KeyedStateHarness):
         if begins is not None:
             self._backend = self._backend_with(())
             self._begin_with(begins)
-        if isinstance(after, ColumnarHarness):
-            self._earliest = after._earliest
 
     @property
     def _uid(self) -> str:

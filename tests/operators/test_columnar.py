@@ -77,6 +77,36 @@ def test_what_nobody_sees_to_is_never_due() -> None:
         assert harness._earliest == due
 
 
+def test_entries_of_a_state_that_is_declared_again_come_out_when_they_are_due() -> None:
+    """A release without it knew only of what the other state has, which is due later."""
+    minutes = {"soon": 5, "later": 300}
+
+    def put(table: pa.Table, states: Any, ctx: sf.ColumnarContext) -> None:
+        for name, state in states.items():
+            state.put(table["user"], pa.table({"n": table["user"]}), at=at(minutes[name]))
+
+    def come_out(states: Any, ctx: sf.ColumnarContext) -> Any:
+        if ctx.watermark is not None:
+            for name, state in states.items():
+                for due in list(state.due(ctx.watermark)):
+                    yield pa.table({"name": [name] * due.num_rows, "n": due["n"]})
+                state.delete_due(ctx.watermark)
+
+    def release(*names: str, after: ColumnarHarness | None = None) -> ColumnarHarness:
+        states = {name: sf.columns({"n": int}, timed=True) for name in names}
+        return ColumnarHarness(
+            put, Click, key="user", state=states, on_due=come_out, output="name string, n long", after=after
+        )
+
+    first = release("later", "soon")
+    first.rows(Click(1, "a", at(0)))
+    without = release("later", after=first)
+    assert without.advance(at(1)) == []
+    again = release("later", "soon", after=without)
+    assert again.advance(at(10)) == [{"name": "soon", "n": 1}]
+    assert again.advance(at(301)) == [{"name": "later", "n": 1}]
+
+
 def test_late_rows_are_told_and_go_to_the_side() -> None:
     harness = per_minute()
     harness.advance(at(5))
