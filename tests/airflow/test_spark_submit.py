@@ -257,11 +257,12 @@ def test_a_size_that_no_spark_takes_is_refused_as_written_and_as_rendered(
     assert started == {}
 
 
-def test_a_size_for_a_driver_on_this_host_is_one_that_java_takes(started: Started) -> None:
-    with refused(UsageError, "driver_memory='4gb'", "Java", "'4g'"):
-        SparkSubmit(driver_memory="4gb").bound("spark_default").launch(spec())
+@pytest.mark.parametrize("size", ["4gb", "2048"])
+def test_a_size_for_a_driver_on_this_host_is_one_that_java_takes(started: Started, size: str) -> None:
+    with refused(UsageError, f"driver_memory='{size}'", "Java", "'4g'"):
+        SparkSubmit(driver_memory=size).bound("spark_default").launch(spec())
     assert started == {}
-    SparkSubmit(driver_memory="4g", executor_memory="4gb").bound("spark_default").launch(spec())
+    SparkSubmit(driver_memory="4g", executor_memory=size).bound("spark_default").launch(spec())
     assert started["argv"]
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from stateflow.driver.run_spec import DriverSpec
     from stateflow.driver.supervision import Launcher
 
-_HEAP = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
+_HEAP = re.compile(r"\d+[kmgt]", re.IGNORECASE)
+"""With its unit: Java takes a bare number for bytes, where Spark takes it for MiB."""
 _SIZE = re.compile(r"\d+(b|[kmgtp]b?)?", re.IGNORECASE)
 _TAKEN = ("conf", "conn_id", "application_args", "name", "java_class", "spark_conn_id")
 
