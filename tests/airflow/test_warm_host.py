@@ -248,6 +248,11 @@ def test_a_wrong_argument_is_refused_while_the_dag_is_parsed(arguments: dict[str
     assert named in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["{{ params.team }}", "{% if params.night %}night{% else %}day{% endif %}"])
+def test_a_name_may_be_a_template(name: str) -> None:
+    assert WarmHost(name).name == name
+
+
 def test_a_launcher_is_the_same_text_in_each_parse_and_shows_no_value() -> None:
     shown = repr(WarmHost("team", env={"TOKEN": "hidden"}))
     assert shown == repr(WarmHost("team", env={"TOKEN": "hidden"}))

@@ -16,6 +16,7 @@ from airflow.sdk.log import mask_secret
 from stateflow.airflow.connections.spark import submit_hook
 from stateflow.airflow.internals.submit_commands import submit_command
 from stateflow.airflow.launchers.environment import checked, inherited, shown
+from stateflow.airflow.launchers.templates import is_template
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def wrong_size(submit: Mapping[str, Any], *, here: bool = False) -> str:
     """Why a memory size does not do, in a sentence; empty if all do. `here`: the driver's Java gets its size as it is written."""
     for name, taken in (("driver_memory", _HEAP if here else _SIZE), ("executor_memory", _SIZE)):
         value = submit.get(name)
-        if isinstance(value, str) and value and not _is_template(value) and not taken.fullmatch(value):
+        if isinstance(value, str) and value and not is_template(value) and not taken.fullmatch(value):
             who = "Java" if taken is _HEAP else "Spark"
             return f"{name}={value!r} is no size that {who} takes: write a whole number and a unit, such as '4g' or '512m'"
     return ""
@@ -189,10 +190,6 @@ def require_sizes(submit: Mapping[str, Any], *, here: bool = False) -> None:
     """UsageError for what `wrong_size` says of values that are rendered."""
     if sentence := wrong_size(submit, here=here):
         raise UsageError(sentence)
-
-
-def _is_template(value: str) -> bool:
-    return "{{" in value or "{%" in value
 
 
 def submission_environment(task: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:

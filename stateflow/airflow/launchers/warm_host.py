@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.airflow.launchers.environment import checked, inherited, shown
 from stateflow.airflow.launchers.spark_submit import CommandSubmission, SparkSubmit, variables_of
+from stateflow.airflow.launchers.templates import is_template
 from stateflow.hosts.client import NAME, not_a_name
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class WarmHost:
         env: Mapping[str, Any] | None = None,
     ) -> None:
         # The name may be a template, which Airflow renders when the task runs.
-        if not isinstance(name, str) or not ("{{" in name or NAME.fullmatch(name)):
+        if not isinstance(name, str) or not (is_template(name) or NAME.fullmatch(name)):
             raise ValueError(f"WarmHost: {not_a_name(name)}")
         if isinstance(wait, bool) or not isinstance(wait, int | float) or wait < 0:
             raise ValueError(

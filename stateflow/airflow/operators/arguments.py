@@ -29,6 +29,7 @@ from typing import (
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from stateflow.airflow.launchers.templates import is_template
 from stateflow.errors import UsageError
 from stateflow.quantities import duration
 
@@ -162,7 +163,7 @@ def _argument(hint: Any) -> Argument | None:
 def is_deferred(value: Any) -> bool:
     """Whether a value is known only when the task runs: a template, or another task's result."""
     if isinstance(value, str):
-        return "{{" in value or "{%" in value
+        return is_template(value)
     return hasattr(value, "resolve") and hasattr(value, "iter_references")
 
 
