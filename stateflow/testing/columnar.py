@@ -38,6 +38,7 @@ from stateflow.pipelines.rows.row_type import RowType, key_advice, key_type, row
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
 from stateflow.state.values.arrow.lossless import MISFITS, array_of
+from stateflow.state.values.arrow.lossless_casts import check_cast
 from stateflow.testing.harness import KeyedStateHarness
 from stateflow.testing.recorded import RecordedState
 
@@ -215,8 +216,9 @@ class ColumnarHarness(KeyedStateHarness):
         if field.name not in table.column_names:
             raise self._lacks(of, "the table", field.name)
         try:
+            check_cast(table.column(field.name), field.type)
             return table.column(field.name).cast(field.type)
-        except pa.ArrowException as error:
+        except (TypeError, ValueError, pa.ArrowException) as error:
             given = f"a {table.schema.field(field.name).type}"
             raise self._misfit(given, field, error) from error
 

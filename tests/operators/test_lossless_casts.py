@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import stateflow as sf
@@ -30,6 +31,8 @@ LOSSY = [
     (pa.array(["1e400"]), pa.float64()),
     (pa.array([NOON], INSTANT), pa.date32()), (pa.array([NOON.replace(tzinfo=None)], pa.timestamp("ns")), pa.date32()),
     (pa.array([5]), INSTANT), (pa.array([5]), pa.timestamp("us")), (pa.array([5], pa.int32()), pa.date32()),
+    (pa.array([NOON], INSTANT), pa.int64()), (pa.array([date(2026, 1, 1)]), pa.int32()),
+    (pa.array([5]), pa.bool_()), (pa.array([0.5]), pa.bool_()), (pa.array([2.345]), pa.decimal128(10, 2)),
 ]  # fmt: skip
 SAME = [
     (pa.array([{"y": 2, "x": 1}]), POINT), (pa.array([{"x": None, "y": 2}]), POINT), (pa.array([None]), POINT),
@@ -39,7 +42,7 @@ SAME = [
     (pa.array([1.5]), pa.float32()), (pa.array([float("inf")]), pa.float32()), (pa.array(["-Infinity"]), pa.float32()),
     (pa.array([float("nan")]), pa.float32()), (pa.array([1.5], pa.float32()), pa.float64()),
     (pa.array([Decimal("1.50")]), pa.decimal128(38, 18)), (pa.array([Decimal(5)]), pa.int64()),
-    (pa.array([Decimal("1.5")]), pa.float32()),
+    (pa.array([Decimal("1.5")]), pa.float32()), (pa.array([1.1]), pa.decimal128(10, 2)), (pa.array([5]), pa.decimal128(38, 2)),
     (pa.array([date(2026, 1, 1)]), INSTANT), (pa.array([NOON.replace(tzinfo=None)]), INSTANT),
     (pa.array([NOON], pa.timestamp("ms", "UTC")), INSTANT), (pa.array([date(2026, 1, 1)], pa.date64()), pa.date32()),
 ]  # fmt: skip
@@ -142,6 +145,31 @@ def test_a_table_is_refused_with_operator_and_column_and_the_next_step_works() -
     assert put_out(noon, "timestamp") == [NOON]
     with refused(sf.UsageError, "operator 'code', side output 'large'", "'x'", ".cast(pa.date32())"):
         put_out(noon, "date", to_side=True)
+
+
+def test_a_time_is_no_number_and_a_number_no_bool_until_the_code_says_so() -> None:
+    noon = pa.array([NOON], INSTANT)
+    with refused(sf.UsageError, "'x'", ".cast(pa.timestamp('s')).cast(pa.int64())"):
+        put_out(noon, "long")
+    assert put_out(noon.cast(pa.timestamp("s")).cast(pa.int64()), "long") == [int(NOON.timestamp())]
+    with refused(sf.UsageError, "'x'", ".cast(pa.bool_())"):
+        put_out(pa.array([5]), "boolean")
+    assert put_out(pa.array([5]).cast(pa.bool_()), "boolean") == [True]
+    with refused(sf.UsageError, "'x'", "2.345", "ndigits=2", "double"):
+        put_out(pa.array([2.345]), "decimal(10,2)")
+    assert put_out(pc.round(pa.array([2.346]), ndigits=2), "decimal(10,2)") == [Decimal("2.35")]
+
+
+def test_a_table_that_the_harness_is_given_is_held_against_its_columns_alike() -> None:
+    harness = ColumnarHarness(
+        lambda rows, state, ctx: rows,
+        "user long, x struct<a:long>",
+        key="user",
+        state={"n": int},
+        output="user long, x struct<a:long>",
+    )
+    with refused(sf.UsageError, "'x'", "aa"):
+        harness.rows(pa.table({"user": [1], "x": [{"aa": 5}]}))
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.uint32()])

@@ -78,8 +78,30 @@ def _check_plain(array: Any, wanted: Any) -> None:
             "it is a number, which names no unit; use its .cast(pa.int64()).cast(pa.timestamp('s', 'UTC')) if it counts seconds "
             "since 1970"
         )
+    elif _is_point(given) and (pa.types.is_integer(wanted) or pa.types.is_floating(wanted)):
+        raise TypeError(
+            "it is a time, and a number names no unit; use its .cast(pa.timestamp('s')).cast(pa.int64()) if seconds since 1970 are meant"
+        )
+    elif pa.types.is_boolean(wanted) and not pa.types.is_boolean(given):
+        raise TypeError("it is no bool; use its .cast(pa.bool_()) if all but 0 is meant to be true")
+    elif pa.types.is_decimal(wanted) and pa.types.is_floating(given):
+        _check_digits(array, wanted)
     elif pa.types.is_floating(wanted) and not pa.types.is_integer(given):
         _check_finite(array, wanted)
+
+
+def _is_point(kind: Any) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _check_digits(array: Any, wanted: Any) -> None:
+    """Arrow would round."""
+    rounded = array.filter(pc.not_equal(array.cast(wanted).cast(array.type), array))
+    if len(rounded):
+        raise ValueError(
+            f"{rounded[0].as_py()!r} has more digits than a {wanted}; use pc.round of it with ndigits={wanted.scale}, or declare a type "
+            "that holds it, such as double"
+        )
 
 
 def _check_finite(array: Any, wanted: Any) -> None:
