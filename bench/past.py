@@ -15,6 +15,7 @@ from bench.made_state import JOB, OPERATOR, STATE, go_on, make
 from bench.measurement import Measurement, Results, Section, Workplace, at_least, at_most, median, seconds
 from bench.measurement import size as bytes_
 from bench.slow_objects import slow_objects
+from stateflow.spark.session.sent_modules import SentModules
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
@@ -181,7 +182,7 @@ def replayed(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
         for what in ("replay", "compare"):
             spent: list[float] = []
             report = job.replay(
-                pipeline, slots[-size.again], slots[-1], options=_options(job.root, work, {}), user_paths=[str(sides.ROOT)],
+                pipeline, slots[-size.again], slots[-1], options=_options(job.root, work, {}), sent_modules=SentModules((str(sides.ROOT),)),
                 compare=what == "compare", listener=lambda done, of, spent=spent: spent.append(cpu_of_tree(os.getpid())),
             )  # fmt: skip
             if (report.batches, report.rows) != (size.again, size.again * size.rows) or (

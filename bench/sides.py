@@ -31,6 +31,7 @@ from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.session.build import build_session
+from stateflow.spark.session.sent_modules import SentModules
 from stateflow.spark.shuffle.exchange import PLACE, KeyedInput, carried_by, exchanged
 from stateflow.spark.task.key_columns import KeyColumns
 from stateflow.spark.task.sorted_rows import SortedRows
@@ -88,7 +89,7 @@ def stateflow_run(
         pipeline,
         load(code=code, env={}, folder=work),
         parameters,
-        user_paths=[str(ROOT)],
+        sent_modules=SentModules((str(ROOT),)),
         listener=listener,
     )
     with timed(spark) as batches:

@@ -188,7 +188,11 @@ ROOMS: Mapping[str, Room] = {
         "format",
         "plans.py",
     ),
-    "spark/session": Room("Java, jars and the Spark session", "config spark/internals storage", "build.py"),
+    "spark/session": Room(
+        "Java, jars and the Spark session, and user code on its way to workers",
+        "config pipelines/code spark/internals storage",
+        "build.py",
+    ),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
         "checkpoint config format operators pipelines/processes pipelines/rows reading spark/internals spark/session "

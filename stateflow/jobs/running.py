@@ -164,6 +164,7 @@ def _refuse_erased(job: Job, report: ReplayReport, name: str) -> None:
 def shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str]) -> dict[str, Any]:
     """How Spark is asked to run code that its workers do not have."""
     from stateflow.spark.session.lent import master_of_host
+    from stateflow.spark.session.sent_modules import SentModules
     from stateflow.spark.session.shipping import by_value
 
     master = master or master_of_host()
@@ -174,5 +175,7 @@ def shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str])
     return {
         "master": master,
         "conf": {"spark.executorEnv.PYTHONPATH": str(loaded.folder), **conf},
-        "user_paths": [str(loaded.folder)],
+        "sent_modules": SentModules((str(loaded.folder),))
+        if cluster
+        else SentModules.of(loaded.folder, loaded.files),
     }

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.pipelines.code.bound_code import bound_code
+from stateflow.pipelines.code.bound_code import read_code
+from stateflow.pipelines.code.own_code import OwnFile, OwnLoader, freeze
 from stateflow.pipelines.pipeline import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"
@@ -30,6 +32,8 @@ class LoadedPipeline:
     pipeline: Pipeline
     module: ModuleType
     path: Path
+    files: Mapping[str, OwnFile] = field(default_factory=dict, repr=False)
+    """Its own Python files as they were read, by their paths without links."""
 
     @property
     def folder(self) -> Path:
@@ -58,13 +62,17 @@ def load_pipeline(
     `revision`: what the caller knows of the version of the code, such as a commit.
     """
     path, name = _split(spec, folder)
-    versions = {"pipeline": f"{path.name}@sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"}
-    code = bound_code(path)
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is not a Python file: name one that ends in .py")
+    code, files = read_code(path)
+    own = files.setdefault(os.path.realpath(path), OwnFile.of(path.read_bytes()))
+    versions = {"pipeline": f"{path.name}@sha256:{own.digest}"}
     if len(code.files) > 1:
         versions["modules"] = f"sha256:{code.digest}"
     if revision:
         versions["revision"] = revision
-    module = _module(path)
+    freeze(files)
+    module = _module(path, own)
     by_variable = {
         variable: replace(
             pipeline, versions=versions, code=code, allow_non_restored_state=allow_non_restored_state
@@ -83,11 +91,11 @@ def load_pipeline(
             raise UsageError(
                 f"{path} has several pipelines: name one of them, {path.name}:PIPELINE ({names})"
             )
-        return LoadedPipeline(next(iter(pipelines.values())), module, path)
+        return LoadedPipeline(next(iter(pipelines.values())), module, path, files)
     pipeline = pipelines.get(name) or by_variable.get(name)
     if pipeline is None:
         raise NotFoundError(f"{path} has no pipeline {name!r}; it has: {names}")
-    return LoadedPipeline(pipeline, module, path)
+    return LoadedPipeline(pipeline, module, path, files)
 
 
 def _pipeline_in(value: Any) -> Pipeline | None:
@@ -127,16 +135,16 @@ def _absolute(file: str, folder: Path) -> Path:
     return (folder / Path(file).expanduser()).resolve()
 
 
-def _module(path: Path) -> ModuleType:
+def _module(path: Path, own: OwnFile) -> ModuleType:
     # A name of its own: a file called `json.py` or `orders.py` must not stand in for a module of that name.
     name = f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if not name.isidentifier():
         name = MODULE_PREFIX + name.rpartition("_")[2]
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is not a Python file: name one that ends in .py")
+    spec = importlib.util.spec_from_file_location(name, path, loader=OwnLoader(name, str(path), own))
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up here while they are made.
     sys.modules[name] = module

@@ -32,6 +32,7 @@ from stateflow.spark.inputs.readable import refuse_unreadable
 from stateflow.spark.inputs.reread import SlotInput, reread
 from stateflow.spark.inputs.schemas import Outline
 from stateflow.spark.session.build import build_session
+from stateflow.spark.session.sent_modules import NO_MODULES, SentModules
 from stateflow.spark.session.settings import one_process
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
@@ -60,7 +61,7 @@ class PastBatches:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
-    user_paths: Sequence[str] = ()
+    sent_modules: SentModules = NO_MODULES
 
     def texts(self, last: Record) -> dict[str, Any]:
         """The parameters: what is not given is that of this record."""
@@ -87,7 +88,7 @@ class Evaluation:
     fork: Fork
     scratch: Path
     sinks: Mapping[str, Sink]
-    user_paths: Sequence[str]
+    sent_modules: SentModules
     log: Log
     answers: Sequence[RecordedAnswers] = ()
     own: Stager = field(init=False)
@@ -117,7 +118,7 @@ class Evaluation:
             scratch=str(self.scratch),
             dead_letter_threshold=options.dead_letter_threshold,
             dead_letter_limit=options.dead_letter_limit,
-            user_paths=tuple(self.user_paths),
+            sent_modules=self.sent_modules,
         )
 
     def storage(self, epoch: int, slot: int) -> TaskStorage:
@@ -223,7 +224,7 @@ def evaluation(
                     fork,
                     scratch,
                     sinks,
-                    batches.user_paths,
+                    batches.sent_modules,
                     batches.log,
                 )
                 made.answers = with_recorded_answers(flow, made.storage(0, 0), open_reader(options))

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,6 +64,7 @@ from stateflow.spark.queries import Queries
 from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.session import lent
 from stateflow.spark.session.build import build_session
+from stateflow.spark.session.sent_modules import NO_MODULES, SentModules
 from stateflow.spark.session.settings import one_process
 from stateflow.spark.shared_outputs import check_other_writers, outputs_shared_in_root
 from stateflow.spark.shuffle.placement import Placement
@@ -106,7 +107,7 @@ class RunRequest:
     """Fences a live run instead of refusing to start."""
     drain: bool = False
     """Raises the watermark to its end when the input is drained. The job is over then."""
-    user_paths: Sequence[str] = ()
+    sent_modules: SentModules = NO_MODULES
     listener: Callable[[BatchReport], None] = lambda report: None
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -475,7 +476,7 @@ class _Run:
             scratch=str(scratch),
             dead_letter_threshold=options.dead_letter_threshold,
             dead_letter_limit=options.dead_letter_limit,
-            user_paths=tuple(self.request.user_paths),
+            sent_modules=self.request.sent_modules,
             # Spark alone commits to Delta tables.
             python_beside=options.max_concurrent_checkpoints > 1
             and not all(sink.sink_kind.table for sink in self.flow.sinks),

@@ -15,6 +15,7 @@ from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.rows.row_type import RowType
+from stateflow.spark.session.sent_modules import SentModules
 
 if TYPE_CHECKING:
     from stateflow.spark.runner import RunReport
@@ -111,7 +112,7 @@ class FlowHarness:
                 self._parameters,
                 master="local[2]",
                 drain=final,
-                user_paths=[path for path in sys.path if path],
+                sent_modules=SentModules(tuple(path for path in sys.path if path)),
             )
         )
 

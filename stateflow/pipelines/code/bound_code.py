@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stateflow.pipelines.code.own_code import OwnFile
 from stateflow.pipelines.code.own_modules import sources
 
 MOST_BYTES = 16 << 20
@@ -31,19 +33,27 @@ class BoundCode:
 
 
 def bound_code(file: Path) -> BoundCode:
-    """Finds the files by the imports in their text, as `stateflow package` does. It runs no code."""
+    return read_code(file)[0]
+
+
+def read_code(file: Path) -> tuple[BoundCode, dict[str, OwnFile]]:
+    """The hashes, and the Python files of which they are, by their paths without links. Finds the files by the imports in their text, as
+    `stateflow package` does. It runs no code."""
     found = sources(file, broken=True)
     hashes: dict[str, str] = {}
+    own: dict[str, OwnFile] = {}
     unread = []
     for name, path in found.files.items():
         try:
             # To open something else than a file, such as a pipe, could wait for ever.
             if path.is_file() and path.stat().st_size <= MOST_BYTES:
-                hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+                read = OwnFile.of(path.read_bytes())
+                hashes[name] = read.digest
+                if path.suffix == ".py":
+                    own[os.path.realpath(path)] = read
                 continue
         except OSError:
             pass
         unread.append(name)
-    return BoundCode(
-        dict(sorted(hashes.items())), (*sorted({**found.optional, **found.imports}), *sorted(unread))
-    )
+    elsewhere = (*sorted({**found.optional, **found.imports}), *sorted(unread))
+    return BoundCode(dict(sorted(hashes.items())), elsewhere), own

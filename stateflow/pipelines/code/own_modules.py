@@ -12,6 +12,7 @@ from pathlib import Path
 from stateflow.errors import UsageError
 from stateflow.pipelines.code.parsing import parsed
 
+_LIBRARY = Path(__file__).resolve().parents[2]
 _NEVER = frozenset(("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"))
 
 
@@ -34,6 +35,7 @@ def sources(file: Path, *, broken: bool = False) -> Sources:
     """
     result = Sources(file.parent)
     queue = [file]
+    known: dict[str, bool] = {}
     while queue:
         path = queue.pop()
         name = path.relative_to(result.folder).as_posix()
@@ -43,9 +45,11 @@ def sources(file: Path, *, broken: bool = False) -> Sources:
         if path.suffix != ".py":
             continue
         for module, line, needed in _imports(path, broken):
-            beside = list(_beside(result.folder, module))
-            queue += beside
-            if not beside and module not in sys.stdlib_module_names:
+            if module not in known:
+                beside = list(_beside(result.folder, module))
+                queue += beside
+                known[module] = bool(beside)
+            if not known[module] and module not in sys.stdlib_module_names:
                 (result.imports if needed else result.optional).setdefault(module, f"{name}, line {line}")
     for module in result.imports:
         result.optional.pop(module, None)
@@ -71,8 +75,9 @@ def files_below(folder: Path, *, links: bool = False) -> Iterator[Path]:
 
 
 def _beside(folder: Path, module: str) -> Iterator[Path]:
-    """The module's file, or all files of the package with that name, since a package may read data files of its own."""
-    if (package := folder / module).is_dir():
+    """The module's file, or all files of the package with that name, since a package may read data files of its own. The library is no
+    code of the pipeline, whose file may lie in a checkout of it."""
+    if (package := folder / module).is_dir() and package.resolve() != _LIBRARY:
         own = list(files_below(package, links=True))
         if any(path.suffix == ".py" for path in own):
             yield from own

@@ -14,6 +14,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SinkNode
 from stateflow.spark.batches.routes import Routes
 from stateflow.spark.inputs.reread import is_before_first_batch
+from stateflow.spark.session.sent_modules import NO_MODULES, SentModules
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.slot import SinkSlot
@@ -41,7 +42,7 @@ class BatchSettings:
     scratch: str
     dead_letter_threshold: int
     dead_letter_limit: int
-    user_paths: tuple[str, ...] = ()
+    sent_modules: SentModules = NO_MODULES
     python_beside: bool = False
     """True if Python of a sink may get Arrow batches in the same session while a batch runs."""
 

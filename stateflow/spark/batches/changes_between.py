@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import islice
 from typing import Any
@@ -36,6 +36,7 @@ from stateflow.reading.diff import ComparedSnapshot, Differences, names_of_state
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.batches.batch_attempt import BatchAttempt
+from stateflow.spark.session.sent_modules import NO_MODULES, SentModules
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.state_feeds import ROWS, TaskFeed
@@ -76,7 +77,7 @@ class ChangesBetween:
     open_shard: Callable[[str], OpenShard]
     process: type[Process[Any]] | None
     """Whose declaration reads stored values as those of today's type; None where they are columns."""
-    user_paths: Sequence[str]
+    sent_modules: SentModules
 
     @property
     def evolved(self) -> bool:
@@ -105,10 +106,10 @@ class ChangesBetween:
         records = [record for record in (self.parent, self.shown) if record is not None]
         operator = next(record.operators[self.uid] for record in records if self.uid in record.operators)
         shares = sum(map(len, operator.shards))
-        code, paths = packed(self), self.user_paths
+        code, sent_modules = packed(replace(self, sent_modules=NO_MODULES)), self.sent_modules
 
         def run(batches: Iterator[Any]) -> Iterator[Any]:
-            task: ChangesBetween = unpacked(code, paths)
+            task: ChangesBetween = unpacked(code, sent_modules)
             make = task.evolved_rows if kind == "evolve" else task.rows_between
             for batch in batches:
                 for share in batch.column(0).to_pylist():
@@ -251,7 +252,7 @@ def changes_between(
         attempt.storage,
         settings.open_shard,
         node.process_type if node.columnar is None else None,
-        settings.user_paths,
+        settings.sent_modules,
     )
     return (changes if gap is not None or changes.evolved else None), lacking
 

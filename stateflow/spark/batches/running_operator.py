@@ -130,7 +130,7 @@ class RunningOperator:
             "staged": route.staged,
             "direct": not route.own_job,
             "feeds": tuple(self.feed(name) for name in sorted(read_outputs & node.feeds.keys())),
-            "user_paths": settings.user_paths,
+            "sent_modules": settings.sent_modules,
         }
         if node.columnar is None:
             before = attempt.before(node)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from inspect import Parameter, signature
 from types import ModuleType, new_class
 from typing import Any, get_type_hints
@@ -25,6 +24,7 @@ from stateflow.spark.internals.pickling import (
     tracked_as,
     tracking_number,
 )
+from stateflow.spark.session.sent_modules import NO_MODULES, SentModules
 
 _CACHES = ("__msgspec_cache__",)
 _OF_STRUCTS = frozenset(
@@ -52,10 +52,10 @@ def packed(value: Any) -> bytes:
         return file.getvalue()
 
 
-def unpacked(data: bytes, user_paths: Sequence[str] = ()) -> Any:
-    """Unpickles in the worker. `user_paths` are folders with modules that the code imports."""
-    sys.path[:0] = [path for path in user_paths if path not in sys.path]
+def unpacked(data: bytes, sent_modules: SentModules = NO_MODULES) -> Any:
+    """Unpickles in the worker."""
     try:
+        sent_modules.enter()
         return pickle.loads(data)
     except (ImportError, AttributeError) as error:
         raise UsageError(
