@@ -96,6 +96,19 @@ def test_what_a_restore_has_undone_is_there_still_in_an_output_that_it_did_not_t
     assert undone_slots(outside, "topic", 3) == (1,)
 
 
+def test_what_a_later_restore_has_come_back_to_is_undone_no_more() -> None:
+    """As the recovery runbook does it with `tag:before-recovery-...`. Whoever took these rows out would lose them."""
+    lines = [line(n, topic="committed") for n in (1, 2, 3, 4)]
+    lines += [line(5, "restore", based_on=2), line(6, topic="committed")]
+    assert undone_slots(lines, "topic", 6) == (3, 4)
+    back = [*lines, line(7, "restore", based_on=4), line(8, topic="committed")]
+    assert undone_slots(back, "topic", 8) == (6,)
+    assert undone_slots(back, "topic", 4) == ()
+    # A savepoint of the job itself has the state of one of its slots, too.
+    saved = HistoryLine(id=7, kind="restore", status="COMPLETED", based_on=0, metrics={CONTINUED_SLOT: 3})
+    assert undone_slots([*lines, saved, line(8, topic="committed")], "topic", 8) == (4, 6)
+
+
 @pytest.mark.parametrize(
     "back",
     [{"based_on": 3}, {"based_on": 0, "metrics": {CONTINUED_SLOT: 3}}],
@@ -249,6 +262,15 @@ def test_a_rewind_is_a_version_of_its_own_and_older_slots_keep_theirs(lake: Lake
     third = lake.batch("log").slot
     assert lake.found(third)["log"] == (third, 4)
     assert [lake.found(slot)["log"] for slot in (first, second, back)] == [(first, 1), (second, 2), (back, 3)]
+
+
+def test_an_answer_names_what_was_undone_until_the_job_comes_back_to_it(lake: Lake) -> None:
+    first, second = (lake.batch("bills", "log", "totals").slot for _ in range(2))
+    lake.job.decide(kind="restore", based_on=first)
+    assert lake.asked().sinks["log"].undone == (second,)
+    lake.job.decide(kind="restore", based_on=second)
+    lake.batch("log")
+    assert [each.undone for each in lake.asked().sinks.values()] == [()] * 3
 
 
 def gone(lake: Lake) -> str:

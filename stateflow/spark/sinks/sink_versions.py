@@ -226,16 +226,14 @@ def _prepared_by(log: Log, slot: int) -> dict[str, Prepared]:
     return found
 
 
-def undone_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
-    """The slots up to `slot` that a restore has undone, and whose output a sink still has, as it was not taken back with them. Pure."""
-    there: list[int] = []
-    restores: list[tuple[int, int]] = []
-    for line in _standing(lines, uid, slot):
-        if line.kind == "restore":
-            restores.append((continued(line), line.id))
-        elif line.sinks.get(uid) in _DELIVERED and any(base < line.id < at for base, at in restores):
-            there.append(line.id)
-    return tuple(reversed(there))
+def undone_slots(lines: Sequence[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
+    """The slots up to `slot` that a restore has undone, and whose output a sink still has, as it was not taken back with them. Pure.
+
+    A later restore may have come back to some of them: what the state at `slot` continues is not undone.
+    """
+    in_state = {line.id for line in _continued_by(lines, slot)}
+    there = [line.id for line in _standing(lines, uid, slot) if line.sinks.get(uid) in _DELIVERED]
+    return tuple(undone for undone in reversed(there) if undone not in in_state)
 
 
 def abandoned_slots(lines: Iterable[HistoryLine], uid: str, slot: int) -> tuple[int, ...]:
@@ -255,3 +253,14 @@ def _standing(lines: Iterable[HistoryLine], uid: str, slot: int) -> Iterator[His
             upto = continued(line)
         else:
             yield line
+
+
+def _continued_by(lines: Iterable[HistoryLine], slot: int) -> Iterator[HistoryLine]:
+    """The lines whose state that of `slot` continues, itself among them, the newest first."""
+    upto = slot
+    for line in sorted(lines, key=lambda each: each.id, reverse=True):
+        if line.id > upto:
+            continue
+        yield line
+        if line.kind == "restore":
+            upto = continued(line)
