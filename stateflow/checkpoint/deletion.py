@@ -9,7 +9,7 @@ from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.collection import DisposeSavepoint, dispose_all
 from stateflow.checkpoint.log import read_epoch_claim, read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import read_pins
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import EpochClaim, Owner, encode
 from stateflow.format.references import bases
@@ -41,6 +41,23 @@ def is_deleted(store: Store, layout: JobLayout, uuid: str) -> bool:
         return False
 
 
+def refuse_pinned(store: Store, layout: JobLayout) -> None:
+    """Raises while a fork or a savepoint being made reads the job, or a pin of a newer release that may be theirs is there."""
+    readable, unreadable = read_pins(store, layout)
+    if pins := [pin for pin in readable if pin.kind in ("fork", "savepoint")]:
+        raise UsageError(
+            f"job {layout.job!r} cannot be deleted now: {pins[0].kind} by {pins[0].owner.user or pins[0].owner.run} reads "
+            f"checkpoint {pins[0].slot} ({pins[0].reason or 'no reason given'}); wait for it, or remove {layout.pin(pins[0].id)} "
+            "when its process is gone"
+        )
+    for error in unreadable.values():
+        # A damaged pin keeps nobody from deleting the whole job; one of a newer release is sound, and somebody relies on it.
+        if isinstance(error, IncompatibleError):
+            raise IncompatibleError(
+                f"job {layout.job!r} cannot be deleted by this release, as a fork or a savepoint being made may read it: {error}"
+            ) from error
+
+
 def delete_job(
     store: Store,
     layout: JobLayout,
@@ -63,14 +80,7 @@ def _delete(
     clock: Callable[[], int],
     dispose: DisposeSavepoint,
 ) -> Deleted:
-    readable, _ = read_pins(store, layout)  # what cannot be read keeps nobody from deleting the whole job
-    pins = [pin for pin in readable if pin.kind in ("fork", "savepoint")]
-    if pins:
-        raise UsageError(
-            f"job {layout.job!r} cannot be deleted now: {pins[0].kind} by {pins[0].owner.user or pins[0].owner.run} reads "
-            f"checkpoint {pins[0].slot} ({pins[0].reason or 'no reason given'}); wait for it, or remove {layout.pin(pins[0].id)} "
-            "when its process is gone"
-        )
+    refuse_pinned(store, layout)
     if LAST_EPOCH not in read_epochs(store, layout):
         claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=lambda store, ids: None)
         # The tombstone names the job's UUID: from now on anybody may dispose of a savepoint that this job had claimed.

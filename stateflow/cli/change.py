@@ -105,6 +105,9 @@ def delete(
 
 
 def _show_deletion(call: Invocation, job: Job, claimed: dict[str, int]) -> None:
+    from stateflow.checkpoint.deletion import refuse_pinned
+
+    refuse_pinned(job.store, job.layout)  # as --yes would
     entries = job.store.list(job.layout.folder)
     body = {
         "job": job.name,

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.pins import pin
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import DeadMark, OperatorListState, encode
+from stateflow.format.records import DeadMark, OperatorListState, Owner, encode
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from tests.cli.conftest import Command
@@ -398,6 +399,31 @@ def test_a_pin_that_cannot_be_read_keeps_nobody_from_deleting_the_job(
     assert (said.code, "pins/damaged" in said.out) == (0, True), said.err
     assert command("delete", "orders", "--yes", "--checkpoint-dir", root).code == 0
     assert files_of(root / "orders") == {"epochs/99999999"}
+
+
+@pytest.mark.parametrize(
+    ("format_of_pin", "code", "named"),
+    [(1, 2, "remove orders/pins/ffff"), (2, 4, f"orders/pins/{'f' * 32} was written in format 2")],
+)
+def test_a_job_that_a_fork_reads_is_not_deleted_whatever_release_has_pinned_it(
+    command: Command, root: Path, job: MadeJob, format_of_pin: int, code: int, named: str
+) -> None:
+    """Without --yes the command says the same."""
+    held = pin(
+        job.store, job.layout, job.head().slot, kind="fork", owner=Owner(run="run", user="ann"),
+        ids=lambda: "f" * 32, clock=lambda: 0, reason="restored into job copy",
+    )  # fmt: skip
+    file = root / "orders/pins" / held.id
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes().replace(b"stateflow 1 ", b"stateflow %d " % format_of_pin, 1))
+    (root / "orders/pins/damaged").write_bytes(b"rubbish")  # listed first
+    before = files_of(root / "orders")
+    for words in ((), ("--yes",)):
+        said = command("delete", "orders", *words, "--checkpoint-dir", root)
+        assert (said.code, named in said.err) == (code, True), said.err
+    assert files_of(root / "orders") == before
+    file.unlink()
+    assert command("delete", "orders", "--yes", "--checkpoint-dir", root).code == 0
 
 
 def test_a_damaged_savepoint_is_told_with_what_is_left_to_do(
