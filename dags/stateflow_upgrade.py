@@ -20,6 +20,7 @@ names its pipeline by `pipeline_template`: a plain path does not follow an upgra
 | `verify` | every record and file of the job is checked; *add checks of your own after it* |
 | `switch` | from now on every DAG with `pipeline_template` runs the new version, and a run of another file is refused |
 | `wrong`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: state, offsets and outputs go back, with the old version |
+| `let_go` | removes the tag, unless going back has failed |
 | `verdict` | green: upgraded. Red: its sentence says how things stand |
 
 **When `shadow` cannot run**, because a source no longer has the rows of those batches, or because the code is not deterministic by
@@ -318,11 +319,11 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     verified = StateflowVerifyOperator(task_id="verify_rolled_back", deep=True, retries=0, **of_job)
 
     ended = verdict(old, new, stop.output)
-    # When going back has failed, too, the tag stays.
-    released = let_go.override(trigger_rule="one_success")(conn_id, [job], "before-upgrade")
+    # When going back has failed, too, the tag stays. Where there was nothing to take back, `verify_rolled_back` is skipped.
+    released = let_go.override(trigger_rule="none_failed_min_one_success")(conn_id, [job], "before-upgrade")
 
     ready >> deployed >> checked >> shadow >> approve >> still_paused >> stop >> kept >> plan
     is_alone >> restore >> trial >> verify >> switched
     [kept, plan, is_alone, restore, trial, verify, switched] >> failed >> roll_back >> verified
     [switched, verified] >> ended
-    [switched, verified] >> released
+    [kept, verified] >> released

@@ -460,6 +460,14 @@ def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_
     assert "keep_before" in dag.get_task("restore").get_flat_relative_ids(upstream=True)
 
 
+def test_the_tag_of_before_stays_only_where_going_back_has_failed(bag: DagBag) -> None:
+    """Then both tasks that go back have failed for Airflow; where there was nothing to take back, they are skipped."""
+    let_go = bag.dags["stateflow_upgrade"].get_task("let_go")
+    assert let_go.upstream_task_ids >= {"keep_before", "verify_rolled_back"}
+    assert not let_go.upstream_task_ids & {"plan", "alone", "restore", "trial", "verify", "switch"}
+    assert let_go.trigger_rule == "none_failed_min_one_success"
+
+
 def test_an_upgrade_takes_the_job_over_only_by_a_plan_in_which_nobody_has_delivered_since_the_stop(
     bag: DagBag,
 ) -> None:
@@ -659,6 +667,7 @@ STORIES: dict[str, dict[str, Any]] = {
     "reprocessing with a file from elsewhere": {"dag": "stateflow_reprocess"},
     "reprocessing into null": {"dag": "stateflow_reprocess", "conf": {"job": "orders", "fork": "null", "parameters": {"output": None}}},
     "upgrade that does not fit": {"dag": "stateflow_upgrade"},
+    "upgrade that is refused": {"dag": "stateflow_upgrade", "mark": "shadow|approve|plan"},
     "upgrade": {"dag": "stateflow_upgrade", "mark": "trial|shadow|approve"},
     "recovery with a file from elsewhere": {"dag": "stateflow_recovery", "mark": "approve"},
     "upgrade with a file from elsewhere": {"dag": "stateflow_upgrade"},
@@ -680,8 +689,11 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     shutil.rmtree(root / "damaged" / "shared")
     (folder / "orders_2.py").write_text(CHANGED)
     (folder / "orders_3.py").write_text(ORDERS.read_text())
-    for story, number in (("upgrade that does not fit", 2), ("upgrade", 3), ("upgrade beside", 2)):
-        STORIES[story]["conf"] = {"pipeline": f"{folder}/orders_{number}.py:orders"}
+    fits, does_not = ({"pipeline": f"{folder}/orders_{number}.py:orders"} for number in (3, 2))
+    for story in ("upgrade that is refused", "upgrade"):
+        STORIES[story]["conf"] = fits
+    for story in ("upgrade that does not fit", "upgrade beside"):
+        STORIES[story]["conf"] = does_not
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "evil.py").write_text(f"open({str(elsewhere / 'was-run')!r}, 'w')\n{ORDERS.read_text()}")
     (folder / "linked.py").symlink_to(elsewhere / "evil.py")
@@ -853,6 +865,19 @@ def test_an_upgrade_that_does_not_fit_changes_nothing(played: Played) -> None:
     assert not [
         r for r in records if r.owner.dag_run.endswith(played.told[name]["run_id"]) and r.carries_state
     ]
+
+
+@pytest.mark.system
+def test_an_upgrade_that_is_refused_after_the_stop_leaves_no_tag(played: Played) -> None:
+    """A tag would keep its checkpoint for good, whatever the retention says. Here `alone` has no plan to look at."""
+    name = "upgrade that is refused"
+    states = {task: played.state(name, task) for task in ("keep_before", "alone", "restore", "roll_back")}
+    assert states == {
+        "keep_before": "success", "alone": "failed", "restore": "upstream_failed", "roll_back": "skipped",
+    }  # fmt: skip
+    assert played.state(name, "let_go") == "success"
+    assert played.result(name, "keep_before") not in played.job("orders").status().tags
+    assert played.state(name) == "failed"
 
 
 @pytest.mark.system
