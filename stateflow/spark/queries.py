@@ -7,6 +7,7 @@ behind it.
 from __future__ import annotations
 
 import itertools
+import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ import msgspec
 
 from stateflow.checkpoint.control import BOUND_BEHIND, BOUND_REACHED, INPUT_DRAINED
 from stateflow.checkpoint.log import read_log
-from stateflow.errors import IncompatibleError, StateflowError
+from stateflow.errors import DisagreementError, IncompatibleError, StateflowError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import joined_lines
 from stateflow.spark.inputs.beginnings import tell_of_beginnings
@@ -46,6 +47,8 @@ from stateflow.storage.file_urls import hadoop_path
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
 
 
 class Queries:
@@ -93,6 +96,7 @@ class Queries:
                     raise IncompatibleError(gap) from error
                 # A table may have gone back under the query. What failed in a batch of ours has another reason.
                 if self.loop.failure is not None or all(each.stops for each, _ in self._detours()):
+                    self._refuse_what_is_gone(error)
                     raise
                 self.loop.ended = False
 
@@ -115,6 +119,18 @@ class Queries:
             self.loop.warnings.add(left, left)
         if found.moved:
             self.loop.source_records.extend(found.moved)
+
+    def _refuse_what_is_gone(self, error: StateflowError) -> None:
+        """DisagreementError where a source has lost under the query what comes behind its position: the next run could only say so, too."""
+        if type(error) is not StateflowError or self.stop.is_set():
+            return  # it has a reason of its own
+        try:
+            check_available(self.spark, self.inputs.leaves, self._sources(), self._folder("gone"))
+        except DisagreementError as gone:
+            raise gone from error
+        except Exception as failed:
+            # Such as Spark's end, of which the error tells.
+            _log.debug("whether a source has lost its next rows is not known: %s", failed)
 
     def _to_the_end(self) -> str:
         if self.until is None:
