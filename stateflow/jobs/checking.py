@@ -14,6 +14,7 @@ from stateflow.pipelines.inputs.files import Files
 from stateflow.pipelines.needs import unmet_needs
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.inputs.absent_inputs import absent_inputs
+from stateflow.spark.inputs.lost_messages import lost_messages
 from stateflow.spark.sinks.lacking import unreadable, unwritable
 from stateflow.spark.sources import subfolders
 
@@ -31,7 +32,8 @@ def checked(
     misfits = {**unwritable(flow), **renamed_targets(flow, written or {})}
     # Warnings: where `check` runs there need not be the data.
     check = compare(flow, job, record, misfits=misfits, written=written, **given)
-    inputs = (*absent_inputs(flow), *unreadable(flow), *map(str, unmet_needs(flow)), *_unread(flow))
+    lost = lost_messages(flow.sources, record.sources) if record is not None else ()
+    inputs = (*absent_inputs(flow), *unreadable(flow), *map(str, unmet_needs(flow)), *_unread(flow), *lost)
     return replace(check, warnings=(*check.warnings, *shared, *inputs))
 
 

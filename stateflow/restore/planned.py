@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from stateflow.restore.apply import RestoreRun
@@ -10,11 +11,18 @@ from stateflow.restore.digest import digest
 from stateflow.restore.plan import Plan, Progress, Restored, RestoreRequest
 from stateflow.restore.planning import make_plan
 from stateflow.restore.printing import document, markdown, text
+from stateflow.spark.inputs.lost_messages import lost_messages
 
 
 def plan_restore(request: RestoreRequest) -> RestorePlan:
     """Compares snapshot, pipeline and job. Raises the first misfit."""
-    return RestorePlan(**vars(make_plan(request)))
+    plan = make_plan(request)
+    recorded = request.origin.record.sources
+    if any(state.kind == "kafka" for state in recorded.values()):
+        # Here, and not where the plan is made once more when the restore owns the job: brokers may take their time.
+        lost = lost_messages(request.pipeline.build(plan.values).sources, recorded)
+        plan = replace(plan, warnings=(*plan.warnings, *lost))
+    return RestorePlan(**vars(plan))
 
 
 class RestorePlan(Plan):

@@ -80,8 +80,10 @@ class TopicFacts:
 class Cluster:
     """The brokers of a topic."""
 
-    def __init__(self, topic: KafkaTopic) -> None:
+    def __init__(self, topic: KafkaTopic, patience: float = PATIENCE) -> None:
+        """`patience`: seconds for the first answer of brokers."""
         self.topic = topic
+        self._patience = patience
         self.what = f"Kafka topic {topic.topic}"
         self._driver: ModuleType = required("confluent_kafka", "kafka", self.what)
         self._operator: ModuleType = required("confluent_kafka.admin", "kafka", self.what)
@@ -105,11 +107,20 @@ class Cluster:
 
     def ends(self) -> dict[int, int]:
         """Where the next message of each partition will stand that a source reads. NotFoundError if the topic is not there."""
-        name, latest = self.topic.topic, self._operator.OffsetSpec.latest()
+        return self._offsets(self._operator.OffsetSpec.latest(), self._driver.IsolationLevel.READ_COMMITTED)
+
+    def kept(self) -> dict[int, tuple[int, int]]:
+        """The first offset of each partition and its end, behind transactions that are still open. NotFoundError if the topic is not there."""
+        spec, level = self._operator.OffsetSpec, self._driver.IsolationLevel.READ_UNCOMMITTED
+        ends = self._offsets(spec.latest(), level)
+        firsts = self._offsets(spec.earliest(), level)
+        return {number: (first, ends[number]) for number, first in firsts.items() if number in ends}
+
+    def _offsets(self, spec: Any, level: Any) -> dict[int, int]:
+        name = self.topic.topic
         if name not in (there := self._topics()):
             raise NotFoundError(f"{self.what} is not there")
-        asked = {self._driver.TopicPartition(name, number): latest for number in there[name].partitions}
-        level = self._driver.IsolationLevel.READ_COMMITTED
+        asked = {self._driver.TopicPartition(name, number): spec for number in there[name].partitions}
         with self._errors():
             told = self._admin.list_offsets(asked, isolation_level=level, request_timeout=PATIENCE)
             return {int(at.partition): int(each.result(PATIENCE * 2).offset) for at, each in told.items()}
@@ -267,7 +278,7 @@ class Cluster:
 
     def _topics(self) -> Mapping[str, Any]:
         with self._errors():
-            found: Mapping[str, Any] = self._admin.list_topics(timeout=PATIENCE).topics
+            found: Mapping[str, Any] = self._admin.list_topics(timeout=self._patience).topics
         return found
 
     @cached_property

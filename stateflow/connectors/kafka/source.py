@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from stateflow.connectors import (
 )
 from stateflow.connectors.kafka.avro import AvroMisfit, AvroSchema
 from stateflow.connectors.kafka.avro_rows import AvroRows
+from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.connectors.kafka.columns import (
     DELETED,
     HEADERS,
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
     from stateflow.connectors.kafka.topic import KafkaTopic
 
 BROKEN = "columnNameOfCorruptRecord"
+_ACCEPTS = "failondataloss"
+_SHORTLY = 3.0
+"""Seconds that a plan waits for brokers."""
 _NUMBERS = 1 << 32
 """A partition's number is its topic's place among the topics times this, and its own number in the topic."""
 _TYPES = {"string": "string", "bytes": "binary"}
@@ -196,6 +200,22 @@ class KafkaMessages(RecentTexts):
     def reads(self, place: str) -> bool:
         """Whether a source of them would read what is written to a place."""
         return self.topic.holds(place)
+
+    def kept(self) -> Mapping[tuple[str, int], tuple[int, int]]:
+        if any(
+            name.lower() == _ACCEPTS and value.lower() == "false"
+            for name, value in self.topic.options.items()
+        ):
+            return {}
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        try:
+            for name in self.topic.topics:
+                spans = Cluster(replace(self.topic, topics=(name,)), _SHORTLY).kept()
+                found.update({(name, number): span for number, span in spans.items()})
+        except StateflowError:
+            # No client, no brokers from here, or a topic that this user may not see.
+            return {}
+        return found
 
     @property
     def beside(self) -> frozenset[str]:

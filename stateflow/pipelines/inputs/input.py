@@ -64,6 +64,11 @@ class Input(Declarable):
         """The topics of Kafka that it names; none where it reads something else, or only Spark knows them."""
         return ()
 
+    def kept(self) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """By topic and partition of Kafka the first offset that is there and the end, asked without Spark. Empty where nobody can ask, or a
+        loss is accepted."""
+        return {}
+
     def columns(self, rows: RowType | None) -> RowType | None:
         """The fields of its rows, where the flow gives it `rows`."""
         return rows
