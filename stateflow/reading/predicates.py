@@ -136,15 +136,8 @@ def _of_struct(tree: Any) -> Iterator[tuple[str, str]]:
 
 
 def function(name: str, call: Callable[..., Any]) -> Predicate:
-    """A Python function of the value, or of the value and the one in the checkpoint before."""
-    try:
-        count = len(inspect.signature(call).parameters)
-    except (TypeError, ValueError):
-        count = 0
-    if count not in (1, 2):
-        raise UsageError(
-            f"{name} takes {count} arguments: it has to take the value, or the value and the previous one"
-        )
+    """A Python function of the value, or of the value and the one in the checkpoint before. UsageError where it is not clear which."""
+    count = _values_taken(name, call)
 
     def holds(value: Any, previous: Any) -> bool:
         try:
@@ -154,6 +147,39 @@ def function(name: str, call: Callable[..., Any]) -> Predicate:
             raise UserCodeError(f"{name} failed: {placed(error)}{nothing}") from error
 
     return Predicate(name, lambda pairs: (holds(*pair) for pair in pairs), count == 2)
+
+
+def _values_taken(name: str, call: Callable[..., Any]) -> int:
+    """How many values it is called with. A parameter with a default is the user's own, such as a limit, and keeps it."""
+    try:
+        parameters = tuple(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError):
+        parameters = ()
+    for each in parameters:
+        if each.kind is each.VAR_POSITIONAL:
+            raise UsageError(
+                f"{name} takes *{each.name}: name its arguments, the value, or the value and the previous one"
+            )
+    in_order = [
+        each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(in_order) > 1 and _has_default(in_order[1]):
+        second = in_order[1].name
+        raise UsageError(
+            f"{name}: its second argument {second!r} has a default: leave the default out to get the previous value in it, or write "
+            f"`*, {second}=...` to keep the default"
+        )
+    count = sum(not _has_default(each) for each in in_order) or len(in_order)
+    others = [each for each in parameters if each.kind is each.KEYWORD_ONLY and not _has_default(each)]
+    if count not in (1, 2) or others:
+        raise UsageError(
+            f"{name} has to take the value, or the value and the previous one: give each further argument a default, or leave it out"
+        )
+    return count
+
+
+def _has_default(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not parameter.empty
 
 
 __all__ = ["Predicate", "condition", "function"]

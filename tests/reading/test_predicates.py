@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UsageError
 from stateflow.format.records import StateSchema
-from stateflow.reading.predicates import condition
+from stateflow.reading.predicates import condition, function
 from tests.jobs.queried import Row, states_of
 from tests.refusals.refusal import refused
 
@@ -62,3 +63,40 @@ def test_a_condition_sees_the_value_and_the_one_before(
 ) -> None:
     found = condition(text, schema)
     assert (found.holds(now, before), found.uses_previous) == (holds, uses_previous)
+
+
+@pytest.mark.parametrize(
+    ("call", "uses_previous"),
+    [
+        (lambda value: value > 20, False),
+        (lambda value=0: value > 20, False),
+        (lambda value, *, limit=20: value > limit, False),
+        (lambda value, **options: value > options.get("limit", 20), False),
+        (lambda value, previous: value > 20 > previous, True),
+        (lambda value, previous, limit=20: value > limit > previous, True),
+    ],
+)
+def test_a_function_gets_the_value_and_the_one_before_and_keeps_its_defaults(
+    call: Callable[..., bool], uses_previous: bool
+) -> None:
+    found = function("checks.py:wrong", call)
+    assert found.uses_previous is uses_previous
+    assert [found.holds(*pair) for pair in ((30, 10), (15, 10))] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda value, limit=1000: True, ("'limit'", "leave the default out", "`*, limit=...`")),
+        (lambda value, limit=1000, *rest: True, ("*rest", "name its arguments")),
+        (lambda *values: True, ("*values", "the value, or the value and the previous one")),
+        (lambda: True, ("the value, or the value and the previous one",)),
+        (lambda value, previous, limit: True, ("further argument", "a default")),
+        (lambda value, *, limit: True, ("further argument", "a default")),
+    ],
+)
+def test_a_function_whose_arguments_are_not_clear_is_refused(
+    call: Callable[..., bool], named: tuple[str, ...]
+) -> None:
+    with refused(UsageError, "checks.py:wrong", *named):
+        function("checks.py:wrong", call)
