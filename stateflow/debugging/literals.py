@@ -25,7 +25,10 @@ class Literals:
     """Writes values, and remembers what the text has to import. Classes of `module` are written as `CODE.Name`."""
 
     module: ModuleType
+    beside: frozenset[str] = frozenset()
+    """The modules beside the pipeline: Python finds them once the pipeline is loaded."""
     imports: set[str] = field(default_factory=set)
+    imports_beside: set[str] = field(default_factory=set)
     uses_code: bool = False
 
     def text(self, value: Any) -> str:
@@ -86,7 +89,8 @@ class Literals:
             return f"CODE.{of.__name__}"
         if "<locals>" in of.__qualname__ or "." in of.__qualname__ or of.__module__.startswith("_"):
             raise Unwritable(of.__qualname__)
-        self.imports.add(f"from {of.__module__} import {of.__name__}")
+        imports = self.imports_beside if of.__module__ in self.beside else self.imports
+        imports.add(f"from {of.__module__} import {of.__name__}")
         return of.__name__
 
 

@@ -108,7 +108,7 @@ class _Test:
     def __init__(self, trial: Trial, loaded: LoadedPipeline, file: Path, expectation: Expectation) -> None:
         self.trial, self.past, self.loaded, self.file = trial, trial.past, loaded, file
         self.expectation = expectation
-        self.literals = Literals(loaded.module)
+        self.literals = Literals(loaded.module, frozenset(each.__name__ for each in loaded.siblings()))
         self.kind = "KeyedHarness" if self.past.node.columnar is None else "ColumnarHarness"
         self.names = ("ROWS",) if len(self.past.rows.inputs) == 1 else ("LEFT", "RIGHT")
 
@@ -133,11 +133,16 @@ class _Test:
         ]
         return "\n".join([*title, "", *_grouped(imports), "", *self._loaded(), *body, ""])
 
-    def _loaded(self) -> list[str]:
+    def _loaded(self) -> Iterator[str]:
         path = os.path.relpath(self.loaded.path, self.file.resolve().parent)
         name = f"{path}:{self.loaded.pipeline.name}"
-        lines = [f"LOADED = load_pipeline({name!r}, Path(__file__).parent)"]
-        return [*lines, "CODE = LOADED.module"] if self.literals.uses_code else lines
+        yield f"LOADED = load_pipeline({name!r}, Path(__file__).parent)"
+        if self.literals.uses_code:
+            yield "CODE = LOADED.module"
+        if self.literals.imports_beside:
+            yield from ("", "# These lie beside the pipeline: Python finds them once it is loaded.")
+            yield from _from_lines(self.literals.imports_beside).values()
+            yield ""
 
     def _shown(self, values: Mapping[str, Any]) -> list[str]:
         """A dict with an entry a line."""
@@ -251,10 +256,15 @@ def _assigned(name: str, lines: list[str]) -> Iterator[str]:
 
 def _grouped(imports: Iterable[str]) -> list[str]:
     """Imports of one module on a line, those of the standard library first."""
+    lines = _from_lines(imports)
+    standard = [line for module, line in lines.items() if module in STANDARD]
+    return [*standard, "", *(line for module, line in lines.items() if module not in STANDARD)]
+
+
+def _from_lines(imports: Iterable[str]) -> dict[str, str]:
+    """By the module, in order."""
     names: dict[str, set[str]] = {}
     for each in imports:
         module, _, name = each.removeprefix("from ").partition(" import ")
         names.setdefault(module, set()).add(name)
-    lines = {module: f"from {module} import {', '.join(sorted(of))}" for module, of in sorted(names.items())}
-    standard = [line for module, line in lines.items() if module in STANDARD]
-    return [*standard, "", *(line for module, line in lines.items() if module not in STANDARD)]
+    return {module: f"from {module} import {', '.join(sorted(of))}" for module, of in sorted(names.items())}

@@ -225,6 +225,27 @@ def test_state_that_has_no_literals_goes_in_as_it_is_stored(
     assert pytest_of(file)[0] == 0
 
 
+@pytest.mark.slow
+def test_classes_of_a_module_beside_the_pipeline_are_imported_once_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "lasts_of_orders.py").write_text(
+        "from dataclasses import dataclass\nfrom datetime import datetime\n\n\n"
+        "@dataclass\nclass Former:\n    amount: float\n    at: datetime\n"
+    )
+    beside = PIPELINE.replace("import stateflow as sf", "import lasts_of_orders\nimport stateflow as sf", 1)
+    beside = beside.replace("ValueState(Last)", "ValueState(lasts_of_orders.Former)")
+    (tmp_path / "orders.py").write_text(beside.replace("= Last(", "= lasts_of_orders.Former("))
+    loaded = load_pipeline("orders.py:orders", tmp_path)
+    former = sys.modules["lasts_of_orders"].Former(100.0, AT)
+    trial, file = trial_of(past(loaded, states={**STATES, "last": former})), tmp_path / "tests" / "test_42.py"
+
+    said = write_test(trial, loaded, file, Expectation("total", value="-240.0"))
+
+    assert "passes with this code" in said
+    assert "'last': Former(" in file.read_text()
+    code, out = pytest_of(file)
+    assert code == 0, out
+
+
 @pytest.mark.parametrize("key", ["10 m²", "½ _ ①", "…"])
 def test_any_key_makes_a_file_of_python(loaded: LoadedPipeline, tmp_path: Path, key: str) -> None:
     trial = trial_of(past(loaded))
