@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from types import ModuleType
 from typing import Any
 from uuid import UUID
@@ -33,6 +33,8 @@ class Literals:
 
     def text(self, value: Any) -> str:
         match value:
+            case Flag():  # A combination of members has no name that Python takes.
+                return f"{self._name(type(value))}({value.value})"
             case Enum():
                 return f"{self._name(type(value))}.{value.name}"
             case None | bool() | int() | str() | bytes():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag, auto
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -295,6 +295,11 @@ class Colour(Enum):
     RED = 1
 
 
+class Right(Flag):
+    READ = auto()
+    WRITE = auto()
+
+
 class Pair(NamedTuple):
     left: int
     right: tuple[str, ...]
@@ -312,6 +317,7 @@ def test_literals_make_the_same_values_again() -> None:
         "a": [1, 2.5, None, True, b"x", float("inf")],
         1: Pair(1, ("x",)),
         "struct": Struct([Colour.RED]),
+        "rights": [Right.READ | Right.WRITE, Right.READ, Right(0)],
         "times": (AT, AT.date(), timedelta(days=1, microseconds=5), Decimal("1.20")),
         "set": {1, 2},
         "empty": (),
