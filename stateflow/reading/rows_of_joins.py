@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stateflow.format.instants import instant
 from stateflow.format.records import OPTION_KIND, OPTION_ROWS, OperatorState
 from stateflow.state.values.kept_rows import BETWEEN, KeptRow, rows_of
 
@@ -42,7 +41,7 @@ class RowsOfJoin:
                 yield {"side": side, "has_partner": row.has_partner, **self._plain(row)}
 
     def _plain(self, row: KeptRow) -> dict[str, Any]:
-        at = {"at": instant(row.at)} if self.timed else {}
+        at = {"at": row.time} if self.timed else {}
         return at | {f"row_{name}": value for name, value in row.columns.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 import stateflow as sf
+from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME
+from stateflow.reading.rows_of_joins import RowsOfJoin
 from stateflow.testing import ColumnarHarness
 from tests.jobs.queried import QueriedJob
+from tests.refusals.refusal import refused
 from tests.serve.conftest import served_over
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -125,6 +129,14 @@ def test_a_window_join_tells_the_rows_of_open_windows(
     assert asked(run, tmp_path / "2", "right", 1).value == [
         {name: at(second), "at": at(14), "row_page": "/b"}
     ]
+
+
+def test_a_row_whose_event_time_python_does_not_have_is_told_in_one_sentence() -> None:
+    versions = RowsOfJoin(both=False, named={}, timed=True, single=False)
+    for micros in (END_OF_TIME + 1, BEGIN_OF_TIME - 1, 2**63 - 1):
+        block = {"layout": "", "rows": struct.pack("<qB", micros, 0), "texts": None}
+        with refused(sf.UsageError, "event time", "years 1 to 9999", "before the join"):
+            versions.of([block])
 
 
 def test_the_service_answers_with_rows_that_opted_in_and_with_no_others(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -41,6 +42,11 @@ class KeptRow:
     """Its time, in microseconds."""
     has_partner: bool
     columns: Mapping[str, Any]
+
+    @property
+    def time(self) -> datetime:
+        """UsageError for one that Python has no datetime for."""
+        return _time(self.at)
 
 
 @dataclass(frozen=True)
@@ -102,14 +108,15 @@ def _finish(name: str, kind: str) -> Callable[[Any], Any]:
     if kind.startswith("decimal"):
         scale = int(kind.rstrip(")").partition(",")[2] or 0)
         return lambda raw: _decimal(raw, scale)
+    where = f"a time outside of the years 1 to 9999 in the column {name!r}"
     if kind == "timestamp_ntz":
-        return _within_years(name, lambda micros: instant(micros).replace(tzinfo=None))
+        return _within_years(where, lambda micros: instant(micros).replace(tzinfo=None))
     if kind.startswith("timestamp"):
-        return _within_years(name, instant)
-    return _within_years(name, day) if kind == "date" else _same
+        return _within_years(where, instant)
+    return _within_years(where, day) if kind == "date" else _same
 
 
-def _within_years(name: str, of: Callable[[int], Any]) -> Callable[[int], Any]:
+def _within_years(where: str, of: Callable[[int], Any]) -> Callable[[int], Any]:
     """Spark has later and earlier times than Python, and a join keeps them as they are: nothing is damaged."""
 
     def finish(value: int) -> Any:
@@ -117,11 +124,14 @@ def _within_years(name: str, of: Callable[[int], Any]) -> Callable[[int], Any]:
             return of(value)
         except (ValueError, OverflowError):
             raise UsageError(
-                f"a row that a join keeps has a time outside of the years 1 to 9999 in the column {name!r}, which a look-up cannot show: "
+                f"a row that a join keeps has {where}, which a look-up cannot show: "
                 "let the pipeline drop or correct such rows before the join"
             ) from None
 
     return finish
+
+
+_time: Callable[[int], datetime] = _within_years("an event time outside of the years 1 to 9999", instant)
 
 
 def _decimal(raw: bytes, scale: int) -> Decimal:
