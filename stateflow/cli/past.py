@@ -433,13 +433,12 @@ def _predicate(text: str) -> str | Predicate:
     file, colon, name = text.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         return text
-    import runpy
-
+    from stateflow.pipelines.loading import load_functions
     from stateflow.reading.predicates import function
 
     if not Path(file).is_file():
         raise UsageError(f"there is no file {file} for --first {text}")
-    made = runpy.run_path(file).get(name)
+    made = getattr(load_functions(Path(file)), name, None)
     if not callable(made):
         raise UsageError(f"{file} has no function {name!r} for --first")
     return function(text, made)

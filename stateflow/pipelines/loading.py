@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UsageError, UserCodeError
 from stateflow.pipelines.code.bound_code import read_code
 from stateflow.pipelines.code.own_code import OwnFile, OwnLoader, freeze
 from stateflow.pipelines.pipeline import Pipeline
@@ -72,7 +72,7 @@ def load_pipeline(
     if revision:
         versions["revision"] = revision
     freeze(files)
-    module = _module(path, own)
+    module = _module(path, own, UsageError, f"`stateflow check {path}` tells when the file loads")
     by_variable = {
         variable: replace(
             pipeline, versions=versions, code=code, allow_non_restored_state=allow_non_restored_state
@@ -135,7 +135,17 @@ def _absolute(file: str, folder: Path) -> Path:
     return (folder / Path(file).expanduser()).resolve()
 
 
-def _module(path: Path, own: OwnFile) -> ModuleType:
+def load_functions(path: Path) -> ModuleType:
+    """A file of functions that a command was given, with the modules beside it in reach, as those of a pipeline are.
+
+    UserCodeError for one that does not load.
+    """
+    path = path.resolve()
+    own = OwnFile.of(path.read_bytes())
+    return _module(path, own, UserCodeError, "run the command again once the file loads in Python")
+
+
+def _module(path: Path, own: OwnFile, failed: type[StateflowError], next_step: str) -> ModuleType:
     # A name of its own: a file called `json.py` or `orders.py` must not stand in for a module of that name.
     name = f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if not name.isidentifier():
@@ -154,21 +164,21 @@ def _module(path: Path, own: OwnFile) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise UsageError(_load_error(path, error)) from error
+        raise failed(_load_error(path, error, next_step)) from error
     return module
 
 
-def _load_error(path: Path, error: BaseException) -> str:
+def _load_error(path: Path, error: BaseException, next_step: str) -> str:
     """One sentence with the place in the user's own file."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {error.msg}; `stateflow check {path}` tells when the file loads"
+        return f"{error.filename}, line {error.lineno}: {error.msg}; {next_step}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_own(Path(frame.filename), path.parent)]
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(path)
     if isinstance(error, StateflowError):
         return f"{where}: {error}"
     what = f"{type(error).__name__}: {error}".rstrip(": ")
-    return f"{where}: {what}; `stateflow check {path}` tells when the file loads"
+    return f"{where}: {what}; {next_step}"
 
 
 def _is_own(file: Path, folder: Path) -> bool:

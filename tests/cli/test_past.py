@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stateflow.checkpoint.draft import Draft
+from stateflow.errors import UserCodeError
 from stateflow.format.encoding import list_position
 from stateflow.format.records import Savepoint, encode
 from stateflow.state.values.serializers import serializer_for
@@ -388,6 +389,37 @@ def test_a_function_that_fails_on_nothing_says_what_it_gets(typed: Typed, tmp_pa
     assert said.code != 0
     assert f"{file}:wrong failed: TypeError: " in said.err
     assert "; where there is nothing it gets None" in said.err
+
+
+def test_a_check_reaches_the_modules_beside_its_file(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "limits_of_checks.py").write_text("LEAST = 0\n")
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        "import limits_of_checks\n\n\n"
+        "def wrong(value):\n    return value is not None and value < limits_of_checks.LEAST\n"
+    )
+    found = typed("bisect", "orders", "balance", "total", 1, "--first", f"{file}:wrong", "-o", "json").json
+    assert found["checkpoint"] == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def wrong(value:\n", "line 1: '(' was never closed"),
+        ("import no_such_module\n", "line 1: ModuleNotFoundError"),
+        ("raise SystemExit\n", "line 1: SystemExit"),
+    ],
+)
+def test_a_check_file_that_does_not_load_is_told_with_the_place(
+    typed: Typed, tmp_path: Path, text: str, why: str
+) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(text)
+    said = typed("bisect", "orders", "balance", "total", 1, "--first", f"{file}:wrong")
+    assert said.code == UserCodeError.exit_code
+    assert f"{file}, {why}" in said.err
+    assert "once the file loads" in said.err
+    assert "not expected" not in said.err
 
 
 def test_a_state_that_was_renamed_and_keys_of_another_type_are_told(typed: Typed, job: GrownJob) -> None:
