@@ -43,12 +43,11 @@ if TYPE_CHECKING:
     from stateflow.pipelines.rows.row_type import (
         Field,
         RowType,
-        parts_of_schema,
         quoted,
         row_type,
         text_in_sql,
     )
-    from stateflow.pipelines.rows.type_text import fields_of, inside_of
+    from stateflow.pipelines.rows.type_text import fields_of, inside_of, parts_of_schema
     from stateflow.pipelines.sink_kinds import (
         GETS_NEW_ROWS,
         SinkKind,
@@ -167,12 +166,11 @@ _ROOMS = {
     "stateflow.pipelines.rows.row_type": (
         "Field",
         "RowType",
-        "parts_of_schema",
         "quoted",
         "row_type",
         "text_in_sql",
     ),
-    "stateflow.pipelines.rows.type_text": ("fields_of", "inside_of"),
+    "stateflow.pipelines.rows.type_text": ("fields_of", "inside_of", "parts_of_schema"),
     "stateflow.operators.arrow_types": ("arrow_type",),
     "stateflow.spark.task.failures": ("task_error",),
     "stateflow.pipelines.sink_kinds": (

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import COLUMN_TYPES
-from stateflow.pipelines.rows.row_type import RowType, parts_of_schema, row_type
-from stateflow.pipelines.rows.type_text import inside_of, size_of
+from stateflow.pipelines.rows.row_type import RowType, row_type
+from stateflow.pipelines.rows.type_text import inside_of, parts_of_schema, size_of
 from stateflow.state.keys.arrow_types import wide
 
 PIECE_BYTES = 1 << 30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, Optional
@@ -157,6 +157,23 @@ def test_a_column_that_no_type_declares_is_told_of_with_who_takes_it(
 ) -> None:
     with refused(UsageError, "operator 'op'", *named):
         untyped_rows("operator 'op'", columns)
+
+
+def test_fields_inside_of_a_class_that_differ_in_case_alone_are_refused() -> None:
+    @dataclass
+    class Priced:
+        net: float
+        NET: float
+
+    @dataclass
+    class WithPrices:
+        id: int
+        prices: Annotated[list[dict[str, Any]], "array<struct<net:double,NET:double>>"]
+
+    price = make_dataclass("OfPrices", [("id", int), ("prices", dict[str, list[Priced | None]])])
+    for declared in (price, WithPrices):
+        with refused(UsageError, declared.__name__, "'prices'", "'net' and 'NET'", "differ in case"):
+            row_type(declared)
 
 
 def test_columns_that_no_type_declares_may_be_called_as_words_of_sql() -> None:

@@ -24,6 +24,8 @@ REFUSALS = [
             ("n long, `a,b` string", "column 'a,b'", "another name"),
             ("a long, b long, a string", "two columns called 'a'"),
             ("k long, n long, N long", "'n' and 'N'", "differ in case", "call one of them otherwise"),
+            ("k long, s struct<n:long,N:long>", "column 's'", "'n' and 'N'", "differ in case"),
+            ("k long, s map<string, array<struct<`a,b`: long, p struct<n long, N long>>>>", "column 's'", "'n' and 'N'"),
         )
     ),
     *(

@@ -10,8 +10,8 @@ from stateflow.errors import IncompatibleError
 from stateflow.format.scalars import COLUMN_TYPES
 from stateflow.format.sql_texts import text_in_quotes
 from stateflow.pipelines.rows.misfits import failed_batch
-from stateflow.pipelines.rows.row_type import parts_of_schema, quoted, text_in_sql
-from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
+from stateflow.pipelines.rows.row_type import quoted, text_in_sql
+from stateflow.pipelines.rows.type_text import fields_of, inside_of, parts_of_schema, size_of
 
 _FAMILIES = {column.name: column.family for column in COLUMN_TYPES if column.name != "decimal"}
 _NUMBERS = ("int", "decimal", "single", "double")

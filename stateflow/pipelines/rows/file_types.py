@@ -7,8 +7,7 @@ stored: the microseconds of a time for a field of `int`, and a number for the da
 from __future__ import annotations
 
 from stateflow.format.scalars import COLUMN_TYPES
-from stateflow.pipelines.rows.row_type import parts_of_schema
-from stateflow.pipelines.rows.type_text import fields_of, inside_of, same_type, size_of
+from stateflow.pipelines.rows.type_text import fields_of, inside_of, parts_of_schema, same_type, size_of
 
 _FAMILIES = {name: column.family for column in COLUMN_TYPES for name in (column.name, column.alias) if name}
 _FAMILIES["timestamp with local time zone"] = "time"

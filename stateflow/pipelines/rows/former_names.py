@@ -9,12 +9,11 @@ from stateflow.pipelines.rows.row_type import (
     Field,
     RowType,
     nested_in,
-    parts_of_schema,
     quoted,
     row_type,
     text_in_sql,
 )
-from stateflow.pipelines.rows.type_text import inside_of
+from stateflow.pipelines.rows.type_text import inside_of, parts_of_schema
 
 
 def former_names(rows: RowType) -> list[tuple[Field, list[str]]]:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateflow.errors import ERROR_MARK, IncompatibleError
-from stateflow.pipelines.rows.row_type import parts_of_schema, quoted, text_in_sql
-from stateflow.pipelines.rows.type_text import fields_of, inside_of, size_of
+from stateflow.pipelines.rows.row_type import quoted, text_in_sql
+from stateflow.pipelines.rows.type_text import fields_of, inside_of, parts_of_schema, size_of
 
 _TIMES = ("timestamp", "timestamp_ltz", "timestamp_ntz")
 _DATE = r"^ *[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T]00:00(:00([.]0+)?)?(Z|[+]00:00)?)? *$"

@@ -19,6 +19,7 @@ import msgspec
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_NAME, BY_TYPE, COLUMN_TYPES, KEY_TYPES, KEYS
 from stateflow.pipelines.rows.defaults import Default, defaults_of
+from stateflow.pipelines.rows.type_text import fields_of, inside_of, parts_of_schema
 from stateflow.state.values.schema import FieldAliases, refuse_aliases_as_defaults, refuse_shared_aliases
 
 _DECIMAL_KEY = BY_NAME["decimal"]
@@ -174,13 +175,27 @@ def row_type(declared: Any) -> RowType:
         raise UsageError(
             f"{declared!r} is not a row type: use a dataclass, a msgspec Struct, a NamedTuple or a schema string"
         )
+    _refuse_alike(where, made.names)
+    for each in made.fields:
+        _refuse_alike_inside(f"{where}, in column {each.name!r}", each.type)
+    return made
+
+
+def _refuse_alike(where: str, names: Sequence[str]) -> None:
     known: dict[str, str] = {}
-    for name in made.names:
+    for name in names:
         if (other := known.setdefault(name.lower(), name)) != name:
             raise UsageError(
                 f"{where}: {other!r} and {name!r} differ in case alone, and are one name to Spark: call one of them otherwise"
             )
-    return made
+
+
+def _refuse_alike_inside(where: str, type: str) -> None:
+    kind, inside = inside_of(type)
+    fields = fields_of(inside) if kind == "struct" else []
+    _refuse_alike(where, [name for name, _ in fields])
+    for each in [of for _, of in fields] or (parts_of_schema(inside) if kind else []):
+        _refuse_alike_inside(where, each)
 
 
 def untyped_rows(where: str, columns: Sequence[tuple[str, str]]) -> RowType:
@@ -274,20 +289,6 @@ def _one_name(spark: str) -> str:
     if "<" not in spark:
         return _ALIASES.get(spark, spark)
     return _INSIDE.sub(lambda found: found[1] + _ALIASES[found[2].lower()], spark)
-
-
-def parts_of_schema(text: str) -> list[str]:
-    """The parts of a text between the commas that stand in no bracket, and in no name in backticks."""
-    parts, depth, start, in_name = [], 0, 0, False
-    for i, char in enumerate(text):
-        in_name ^= char == "`"
-        if in_name:
-            continue
-        depth += (char in "<(") - (char in ">)")
-        if char == "," and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    return [*parts, text[start:]]
 
 
 def _is_record(hint: Any) -> bool:

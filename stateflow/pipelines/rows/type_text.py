@@ -5,11 +5,24 @@ from __future__ import annotations
 import re
 
 from stateflow.format.scalars import COLUMN_TYPES
-from stateflow.pipelines.rows.row_type import parts_of_schema
 
 _DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.I)
 _INSIDE = re.compile(r"(array|map|struct)\s*<(.*)>", re.I | re.S)
 _FIELD = re.compile(r"(`(?:[^`]|``)*`|[^\s:`]+)(?:\s*:\s*|\s+)(.+)", re.S)
+
+
+def parts_of_schema(text: str) -> list[str]:
+    """The parts of a text between the commas that stand in no bracket, and in no name in backticks."""
+    parts, depth, start, in_name = [], 0, 0, False
+    for i, char in enumerate(text):
+        in_name ^= char == "`"
+        if in_name:
+            continue
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
 
 
 def size_of(type: str) -> tuple[int, int] | None:
