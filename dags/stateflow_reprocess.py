@@ -14,7 +14,7 @@ sends you here. There are two ways to process an interval again:
 | `known_pipeline` | looks up which file the job runs, unless *Pipeline* names it; refuses one outside the settings' `pipeline_folders` |
 | `chosen` | the parameters of the fork; refuses those of the job itself, which would write into its tables |
 | `fork` | a new job, with the state and the offsets of the restore point; refuses the name of a job that is there |
-| `run` | reads from there to *until*, included |
+| `run` | reads from there to *until*, included, with the parameters that `fork` took: those of the form, else the job's |
 | `verify` | checks every record and file of the fork |
 
 **Copies of tables.** The fork's tables begin empty, so an upserted one gets only the keys that change from the restore point on. With *Copies
@@ -124,7 +124,13 @@ with DAG(
         **spark,
     )
     run = StateflowRunOperator(
-        task_id="run", until="{{ params.until or '' }}", parameters=wanted, **of_fork, **spark
+        task_id="run",
+        until="{{ params.until or '' }}",
+        parameters=wanted,
+        # Those of the job that `fork` took: otherwise what the form leaves out would be the pipeline's default.
+        recorded_parameters=True,
+        **of_fork,
+        **spark,
     )
     verify = StateflowVerifyOperator(task_id="verify", retries=0, **of_fork)
 

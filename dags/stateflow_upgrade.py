@@ -16,7 +16,7 @@ names its pipeline by `pipeline_template`: a plain path does not follow an upgra
 | `keep_before` | tags the checkpoint of the stop: what going back goes back to |
 | `plan`, `alone` | has nobody else run or restored the job since its stop? Otherwise the new version would put out again what that one has |
 | `restore` | the new version takes the savepoint's state over, by that plan; it is refused when somebody was faster |
-| `trial` | one run of the new version, on all input there is; it deletes no checkpoint. It has the connection's options: *add the `options` and `conf` of the DAG that runs the job where the pipeline needs them* |
+| `trial` | one run of the new version, on all input there is, with the job's parameters; it deletes no checkpoint. It has the connection's options: *add the `options` and `conf` of the DAG that runs the job where the pipeline needs them* |
 | `verify` | every record and file of the job is checked; *add checks of your own after it* |
 | `switch` | from now on every DAG with `pipeline_template` runs the new version, and a run of another file is refused |
 | `wrong`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: state, offsets and outputs go back, with the old version |
@@ -298,6 +298,7 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
         task_id="trial",
         pipeline=deployed,
         options=KEEPS_ALL,
+        recorded_parameters=True,
         any_version=True,
         retries=0,
         **of_job,

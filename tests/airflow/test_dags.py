@@ -398,6 +398,19 @@ def test_an_upgrade_is_tried_on_past_batches_and_approved_before_the_job_is_stop
         assert shown in approve.render_template(approve.body, {"ti": ti})
 
 
+@pytest.mark.parametrize(
+    ("dag_id", "restore", "run"), [("reprocess", "fork", "run"), ("upgrade", "restore", "trial")]
+)
+def test_a_dag_s_own_run_behind_its_restore_has_the_parameters_that_the_restore_took(
+    bag: DagBag, dag_id: str, restore: str, run: str
+) -> None:
+    dag = bag.dags[f"stateflow_{dag_id}"]
+    took, goes_on = dag.get_task(restore), dag.get_task(run)
+    assert goes_on.recorded_parameters is True
+    assert str(goes_on.parameters) == str(took.parameters)
+    assert (goes_on.job, str(goes_on.pipeline)) == (took.job, str(took.pipeline))
+
+
 def test_a_shadow_of_no_batches_is_skipped(bag: DagBag) -> None:
     shadow = copy.copy(bag.dags["stateflow_upgrade"].get_task("shadow"))
     shadow.batches = "0"

@@ -19,7 +19,14 @@ from airflow.sdk import DAG, Asset
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from stateflow.airflow import InProcess, Kubernetes, SparkSubmit, StateflowRunOperator, checkpoint_asset
+from stateflow.airflow import (
+    InProcess,
+    Kubernetes,
+    SparkSubmit,
+    StateflowRestoreOperator,
+    StateflowRunOperator,
+    checkpoint_asset,
+)
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
@@ -29,6 +36,7 @@ from stateflow.driver.run_spec import RunSpec
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
+from stateflow.pipelines.loading import load_pipeline
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import run_task
@@ -174,6 +182,40 @@ def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
     assert spec.conf == {"spark.x": "1"}
     assert spec.user == "ada"
     assert spec.environment["STATEFLOW_CHECKPOINT_DIR"] == str(method.root)
+
+
+def test_a_run_behind_a_restore_goes_on_with_all_parameters_that_the_restore_took(
+    method: Method, tmp_path: Path
+) -> None:
+    file = tmp_path / "priced.py"
+    signature = "input: str, output: str"
+    file.write_text(
+        ORDERS.read_text().replace(signature, f"{signature}, factor: int = 1, api_token: str = ''")
+    )
+    priced = f"{file}:orders"
+    MadeJob(method.root, "orders").batch()
+    taken = {"factor": 3, "api_token": "hidden"}
+    own = Job(str(method.root), "orders").restore("latest", load_pipeline(priced, tmp_path).pipeline, taken)
+    own.apply()
+    other = {"output": "/data/again", "input": None}
+    forked = StateflowRestoreOperator(
+        task_id="fork", job="again", from_job="orders", origin="latest", pipeline=priced, parameters=other
+    )
+    forked.execute(context())
+    behind = {"pipeline": priced, "job": "again", "parameters": other}
+
+    operator(method, **behind, recorded_parameters="true").execute(context())
+    spec = method.specs[-1]
+    texts = {"input": "/data/orders", "output": "/data/again", "factor": "3", "api_token": "hidden"}
+    assert spec.parameters == texts
+    assert "hidden" not in str(spec.arguments())
+    operator(method, **behind).execute(context(FakeTask(run_id="two")))
+    assert method.specs[-1].parameters == {"output": "/data/again"}, "a usual run has its own"
+    # Another version of the pipeline need not take what the record has.
+    operator(method, **{**behind, "pipeline": f"{ORDERS}:orders"}, recorded_parameters=True).execute(
+        context(FakeTask(run_id="three"))
+    )
+    assert method.specs[-1].parameters == {"input": "/data/orders", "output": "/data/again"}
 
 
 def test_a_relative_pipeline_lies_beside_the_dag(method: Method) -> None:

@@ -51,12 +51,16 @@ class DriverOperator(StateflowOperator):
             "dag_run": owner.dag_run,
             "task": owner.task,
             "note": owner.note,
-            "parameters": as_texts(self.given("parameters")),
+            "parameters": self._texts(context),
             "options": as_texts(self.given("options")),
             "conf": as_texts(self._conf(context)),
             "allow_non_restored_state": self.given("allow_non_restored_state"),
             "environment": self.hook.environment(),
         }
+
+    def _texts(self, context: Context) -> dict[str, str]:
+        """The pipeline's parameters."""
+        return as_texts(self.given("parameters"))
 
     def _conf(self, context: Context) -> dict[str, Any]:
         """Spark's settings."""

@@ -54,7 +54,7 @@ from stateflow.airflow.operators.links import (
 )
 from stateflow.airflow.operators.upgrades import is_same_pipeline, pipeline_variable
 from stateflow.errors import BusyError, StateflowError, UsageError
-from stateflow.pipelines.parameters import as_texts
+from stateflow.pipelines.parameters import as_texts, known_parameters
 from stateflow.quantities import written_duration
 
 if TYPE_CHECKING:
@@ -146,6 +146,11 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         any_version: Annotated[
             Flag,
             "run this pipeline also where the Airflow Variable `stateflow_pipeline_JOB`, which an upgrade sets, names another one",
+        ] = False,
+        recorded_parameters: Annotated[
+            Flag,
+            "take parameters that are not given from the job's newest record also where the pipeline has a default, as a run behind a "
+            "restore does that is to go on with what the restore took; the worker loads the pipeline for that",
         ] = False,
         final: Annotated[
             Flag, "when the input is used up, fire every event-time timer; the job is over then"
@@ -381,7 +386,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         return foreseen(
             self.file_of(context),
             job,
-            as_texts(self.given("parameters")),
+            self._texts(context),
             options=self.hook.options(**{**self.given("options"), **chosen}),
             until=[until] if (until := self.given("until")) else (),
             allow_non_restored_state=self.given("allow_non_restored_state"),
@@ -452,6 +457,18 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             revision=self._revision(context),
             user=triggered_by(context),
         )
+
+    def _texts(self, context: Context) -> dict[str, str]:
+        """The given parameters, and behind a restore those that its record has."""
+        given = super()._texts(context)
+        if not self.given("recorded_parameters"):
+            return given
+        from stateflow.pipelines.loading import load_pipeline  # loads pyarrow, and a DAG file must not
+
+        job = self.hook.job(self.given("job"))
+        loaded = load_pipeline(self.file_of(context), Path.cwd(), self._revision(context))
+        recorded = known_parameters(loaded.pipeline.function, job.log().head if job.exists else None)
+        return {**recorded, **given}
 
     def _conf(self, context: Context) -> dict[str, Any]:
         """Spark's settings, with those by which its OpenLineage listener knows this task."""
