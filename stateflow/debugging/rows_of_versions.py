@@ -29,6 +29,12 @@ def _step(record: Record, before: Record | None) -> Step | str:
         return f"it is a {record.kind}, which reads no rows"
     if before is None and record.based_on is not None:
         return "no checkpoint before it is kept, so that nobody knows where its rows begin"
+    if before is not None and before.timeline != record.timeline:
+        # Retention takes records of restores. What is kept before this one may have read further than the restore let the job go on from.
+        return (
+            f"a restore lies between checkpoint {before.slot}, the kept one before it, and this one, and its record is not kept, so that nobody "
+            "knows where the rows begin"
+        )
     return Step(before, record)
 
 
