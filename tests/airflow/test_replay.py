@@ -173,6 +173,28 @@ def test_more_differences_than_the_limit_fail_without_a_retry_and_leave_what_the
     assert len(attempt.pushed["differences"]["changes"]) == 20
 
 
+def test_a_task_beyond_its_limit_replays_again_when_it_is_cleared_and_only_then(method: Method) -> None:
+    method.made = report(changed=30)
+
+    def tried(most: float, **of_try: Any) -> Any:
+        return replay(method, Try("it", **of_try), max_changed=most)
+
+    for number in (1, 2):  # a worker may die before it has told Airflow
+        with refused(AirflowFailException, "max_changed=0.01", "give a higher max_changed"):
+            tried(0.01, try_number=number)
+    assert len(method.specs) == 1
+    method.driver = Driver()
+    raised = tried(0.5, clears=1, try_number=3)
+    assert (raised["excess"], raised["max_changed"]) == ("", 0.5)
+
+    with refused(AirflowFailException, "max_changed=0.01"):
+        tried(0.01, clears=2, try_number=4)
+    method.made, method.driver = report(changed=0), Driver()  # somebody has mended the code
+    mended = tried(0.01, clears=2, try_number=5, max_tries=3)
+    assert mended["sinks"]["totals"]["different"] == 0
+    assert len({spec.keep for spec in method.specs}) == len(method.specs) == 4
+
+
 def test_without_a_limit_any_difference_passes(method: Method) -> None:
     method.made = report(changed=30)
     assert replay(method)["sinks"]["totals"]["different"] == 30

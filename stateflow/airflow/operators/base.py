@@ -126,6 +126,7 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
             self._at_work = False
 
     def _end_work(self) -> None:
+        """A retry still finds what was done, and a task that is cleared does the work again."""
         if self._key is not None and not self._killed:
             self._key.end()
 
