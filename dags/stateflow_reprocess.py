@@ -42,6 +42,7 @@ from stateflow.airflow import (
     StateflowVerifyOperator,
 )
 from stateflow.airflow.connections.failures import spoken
+from stateflow.pipelines.parameters import as_texts
 
 RESTORE_POINT = rf"^(latest|checkpoint:[0-9]+|tag:{NAME}|[A-Za-z][A-Za-z0-9+.-]*://.+|/.+)$"
 
@@ -55,7 +56,8 @@ def chosen(conn_id: str, job: str, fork: str, params: Any = None) -> dict[str, A
         own = StateflowHook(conn_id).job(job).status().parameters
     if fork == job:
         raise AirflowFailException(f"a fork needs a name of its own, and {fork!r} is the job itself")
-    if not {name for name, value in parameters.items() if value is not None and own.get(name) != str(value)}:
+    # As a record has them: False is "false" there.
+    if all(own.get(name) == text for name, text in as_texts(parameters).items()):
         raise AirflowFailException(
             f"the fork would write into the tables of job {job!r}: name other outputs under Parameters, such as "
             '{"output": "/data/totals_again"}'

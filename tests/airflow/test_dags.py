@@ -411,6 +411,29 @@ def test_a_dag_s_own_run_behind_its_restore_has_the_parameters_that_the_restore_
     assert (goes_on.job, str(goes_on.pipeline)) == (took.job, str(took.pipeline))
 
 
+def test_a_fork_by_the_job_s_own_parameters_is_refused_whatever_their_types(
+    bag: DagBag, tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    file = tmp_path / "typed.py"
+    signature = "input: str, output: str"
+    file.write_text(ORDERS.read_text().replace(signature, f"{signature}, strict: bool, days: list[str]"))
+    made_job(tmp_path)
+    own = {"output": "/data/totals", "strict": True, "days": ["a", "b"]}
+    typed = load_pipeline(f"{file}:orders", tmp_path).pipeline
+    Job(str(tmp_path), "orders").restore("latest", typed, own).apply()
+    chosen = bag.dags["stateflow_reprocess"].get_task("chosen").python_callable
+
+    def asked(**parameters: Any) -> Any:
+        return chosen("stateflow_default", "orders", "again", {"parameters": parameters})
+
+    for same in (own, {"strict": True}, {"days": ["a", "b"]}, {"strict": None}, {**own, "input": None}):
+        with refused(AirflowFailException, "tables of job 'orders'", "Parameters", '"output"'):
+            asked(**same)
+    for other in ({"output": "/data/again"}, {**own, "days": ["a"]}):
+        assert asked(**other) == other
+
+
 def test_a_shadow_of_no_batches_is_skipped(bag: DagBag) -> None:
     shadow = copy.copy(bag.dags["stateflow_upgrade"].get_task("shadow"))
     shadow.batches = "0"
