@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -60,29 +61,31 @@ def export(
     from stateflow.spark.session.build import build_session
     from stateflow.spark.state_tables.export import checked_format, export_state
     from stateflow.spark.state_tables.export_target import require_target
-    from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
+    from stateflow.spark.state_tables.snapshots import held_checkpoint, savepoint_at
 
     options = call.options(option)
-    if "/" in job:
-        call.refuse_beside("of a savepoint, which is one snapshot: name a job", "checkpoint")
-        snapshot = savepoint_at(job, options)
-    else:
-        snapshot = checkpoint_of(job, checkpoint, options)
     checked_format(form)
-    require_target(to, snapshot, overwrite=overwrite)
-    snapshot.table(operator, state)  # what it has not is said before Spark takes its seconds to start
-    rows = export_state(
-        build_session(f"stateflow export {operator}.{state}", conf=pairs(conf, "--conf")),
-        snapshot,
-        operator,
-        state,
-        to,
-        cast(Any, form),
-        owner=this_process(),
-        ids=lambda: uuid.uuid4().hex,
-        clock=lambda: time.time_ns() // 1000,
-        overwrite=overwrite,
-    )
+    with ExitStack() as until_the_end:
+        if "/" in job:
+            call.refuse_beside("of a savepoint, which is one snapshot: name a job", "checkpoint")
+            snapshot = savepoint_at(job, options)
+        else:
+            held = held_checkpoint(job, checkpoint, options, f"export of {operator}.{state}")
+            snapshot = until_the_end.enter_context(held)
+        require_target(to, snapshot, overwrite=overwrite)
+        snapshot.table(operator, state)  # what it has not is said before Spark takes its seconds to start
+        rows = export_state(
+            build_session(f"stateflow export {operator}.{state}", conf=pairs(conf, "--conf")),
+            snapshot,
+            operator,
+            state,
+            to,
+            cast(Any, form),
+            owner=this_process(),
+            ids=lambda: uuid.uuid4().hex,
+            clock=lambda: time.time_ns() // 1000,
+            overwrite=overwrite,
+        )
     call.output.answer(
         {"of": job, "operator": operator, "state": state, "to": to, "format": form, "rows": rows},
         f"{several(rows, 'row')} of {operator}.{state} {'is' if rows == 1 else 'are'} in {to}",
@@ -131,39 +134,46 @@ def import_(
     from stateflow.spark.session.build import build_session
     from stateflow.spark.session.shipping import by_value
     from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
-    from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
+    from stateflow.spark.state_tables.snapshots import held_checkpoint, savepoint_at
 
     if not like or "/" in like:
         call.refuse_beside("without a job that it is of: give --like JOB", "checkpoint")
     options = call.options(option)
     loaded = pipeline.load()
     by_value([loaded.module])
-    snapshot = None
-    if like:
-        snapshot = savepoint_at(like, options) if "/" in like else checkpoint_of(like, checkpoint, options)
-    given = {
-        **known_parameters(loaded.pipeline.function, snapshot.record if snapshot else None),
-        **pipeline.values,
-    }
     paths = pairs(tables, "--table")
     for what, path in paths.items():
         if "." not in what:
             raise UsageError(f"--table {what}={path} is not usable: write OPERATOR.STATE=PATH")
     offsets = pairs(offset, "--offset")
-    spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
-    request = BuildRequest(
-        pipeline=loaded.pipeline,
-        tables=_frames(spark, paths),
-        to=to,
-        options=options,
-        owner=this_process(note=note),
-        parameters=given,
-        like=snapshot,
-        offsets=offsets,
-        kind=cast(Any, kind),
-        note=note,
-    )
-    made = build_savepoint(spark, request)
+    with ExitStack() as until_the_end:
+        snapshot = None
+        if like:
+            snapshot = (
+                savepoint_at(like, options)
+                if "/" in like
+                else until_the_end.enter_context(
+                    held_checkpoint(like, checkpoint, options, f"read to build {to}")
+                )
+            )
+        given = {
+            **known_parameters(loaded.pipeline.function, snapshot.record if snapshot else None),
+            **pipeline.values,
+        }
+        spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
+        request = BuildRequest(
+            pipeline=loaded.pipeline,
+            tables=_frames(spark, paths),
+            to=to,
+            options=options,
+            owner=this_process(note=note),
+            parameters=given,
+            like=snapshot,
+            offsets=offsets,
+            kind=cast(Any, kind),
+            note=note,
+        )
+        made = build_savepoint(spark, request)
     call.output.answer(
         described(to, made),
         f"{to} is a {made.kind} savepoint; `stateflow restore JOB {pipeline.file} --from {to}` starts from it",

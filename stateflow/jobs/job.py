@@ -219,36 +219,36 @@ class Job(JobHandle):
     def replay(
         self,
         pipeline: Pipeline,
-        first: str | int,
+        first: str | int = "latest",
         last: str | int = "latest",
         parameters: Mapping[str, Any] | None = None,
         *,
+        newest: int | None = None,
         options: Options | Mapping[str, Any] | None = None,
         **request: Any,
     ) -> ReplayReport:
         """Runs the batches of the checkpoints `first..last` again with this pipeline, on a fork, and compares what it puts out and
         keeps with what the job did. Nothing is published. A run of the job may go on meanwhile.
 
+        `newest` is for that many of the newest batches instead, or those of them that can be run again.
         `request` takes the fields of `ReplayRequest`: compare, check, master, conf, listener, changes and so on. Parameters
         that are not given are those of the last of the batches.
         """
+        from stateflow.replay.held import held_newest
         from stateflow.replay.running import ReplayRequest, replay  # loads Spark
         from stateflow.replay.span import span
 
+        pipeline = permitted(pipeline, request.pop(PERMISSION, False))
+        own, given = self._run_options(options), dict(parameters or {})
+        if newest is not None:
+            with held_newest(self, newest) as held:
+                notes = (*request.pop("notes", ()), *filter(None, (held.note,)))
+                return replay(
+                    ReplayRequest(self, pipeline, held.steps, held.log, own, given, notes=notes, **request)
+                )
         log = self.log()
         begin, end = (slot_of(parse(str(name)), self, log) for name in (first, last))
-        pipeline = permitted(pipeline, request.pop(PERMISSION, False))
-        return replay(
-            ReplayRequest(
-                self,
-                pipeline,
-                span(log, begin, end),
-                log,
-                self._run_options(options),
-                dict(parameters or {}),
-                **request,
-            )
-        )
+        return replay(ReplayRequest(self, pipeline, span(log, begin, end), log, own, given, **request))
 
     def debug(
         self,

@@ -116,17 +116,12 @@ def replay_loaded(
 
     `keep` is a name for the report, which is then kept beside the job, with what `max_changed` says of it.
     """
-    if newest is not None:
-        from stateflow.replay.span import newest_batches
-
-        cut = newest_batches(job.log(), newest)
-        first, last = str(cut.first), str(cut.last)
-        request["notes"] = (cut.note,) if cut.note else ()
     report = job.replay(
         loaded.pipeline,
         first,
         last,
         parameters,
+        newest=newest,
         options=options,
         **shipped(loaded, master, conf),
         **request,

@@ -177,6 +177,20 @@ def moment_of(record: Record, parent: Record | None, parameters: Mapping[str, An
     )
 
 
+def records_read(log: Log, steps: Sequence[Step]) -> list[Record]:
+    """The records whose files an evaluation of these steps may open."""
+    # A feed lacks what its table lacked then, since the checkpoint that this shows.
+    shown = {
+        each.slot
+        for step in steps
+        if (outcome := _outcome_of(log, step.before)) is not None
+        for each in outcome.feeds
+    }
+    bases = (record for record in log.chain if record.slot in shown)
+    read = (*bases, *(each for step in steps for each in (step.before, step.record) if each is not None))
+    return list({each.slot: each for each in read}.values())
+
+
 @contextmanager
 def evaluation(
     batches: PastBatches,
@@ -193,17 +207,7 @@ def evaluation(
         before,
         checkpoints=[record.slot for record in batches.log.checkpoints],
     )
-    # A feed lacks what its table lacked then, since the checkpoint that this shows.
-    shown = {
-        each.slot
-        for step in steps
-        if (outcome := _outcome_of(batches.log, step.before)) is not None
-        for each in outcome.feeds
-    }
-    bases = (record for record in batches.log.chain if record.slot in shown)
-    read = (*bases, *(each for step in steps for each in (step.before, step.record) if each is not None))
-    records = {each.slot: each for each in read}
-    with forked(job, list(records.values()), job.owner(purpose)) as fork:
+    with forked(job, records_read(batches.log, steps), job.owner(purpose)) as fork:
         spark = build_session(
             f"stateflow {purpose} {job.name}",
             master=batches.master,

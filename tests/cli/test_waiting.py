@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log, SlotCache
+from stateflow.checkpoint.pins import list_pins
 from stateflow.errors import StateflowError
 from stateflow.format.records import Prepared
 from stateflow.spark.session import build as session
@@ -97,6 +100,40 @@ def test_what_writes_tables_says_that_spark_starts(
     said = command(*words, "--checkpoint-dir", root)
     assert STARTING in said.err
     assert ANSWER in said.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "orders", "balance", "total", "--to", "there"),
+        ("import", PIPELINE, "--to", "there", "--table", "balance.total=rows", "--like", "orders"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_checkpoint_whose_tables_spark_is_to_read_is_held_before_spark_starts(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    made = made_job(root, retained=1, ended=False)
+    newest, looked = made.head().slot, JobHandle.log
+
+    def starting(*arguments: object, **settings: object) -> None:
+        made.batches(3)
+        made.collect()
+        held = [(pin.kind, pin.slot) for pin in list_pins(made.store, made.layout)]
+        raise StateflowError(f"held: {held}, there: {made.log().record(newest + 1).slot}")
+
+    def overtaken(job: JobHandle, slots: SlotCache | None = None) -> Log:
+        found = looked(job, slots)
+        if found.checkpoints[-1].slot == newest:  # its run has a batch between this look and the pin
+            made.batch()
+            made.collect()
+        return found
+
+    monkeypatch.setattr(session, "build_session", starting)
+    monkeypatch.setattr(JobHandle, "log", overtaken)
+    said = command("state", *words, "--checkpoint-dir", root)
+    assert f"held: [('reader', {newest + 1})], there: {newest + 1}" in said.err
+    assert list_pins(made.store, made.layout) == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
+from stateflow.checkpoint.pins import list_pins
 from stateflow.errors import DisagreementError, NotFoundError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.replay.comparison import ReplayReport
@@ -243,6 +244,17 @@ def _listing(folder: Path) -> set[str]:
         for path in folder.rglob("*")
         if path.is_file() and "scratch" not in str(path) and "cache" not in path.parts
     }
+
+
+def test_the_newest_batches_are_taken_from_one_look_at_the_log(shop: Shop) -> None:
+    report = shop.replay(newest=2, compare=False, notes=["a note"])
+
+    assert (report.first, report.last, report.batches) == (shop.slots[-2], shop.slots[-1], 2)
+    assert report.notes == ["a note"]
+    more = shop.replay(newest=1000, compare=False)
+    assert (more.last, more.batches) == (report.last, len(shop.slots))
+    assert "instead of 1000" in more.notes[0]
+    assert list_pins(shop.job.store, shop.job.layout) == []
 
 
 def test_the_same_code_gives_no_difference_publishes_nothing_and_leaves_nothing(shop: Shop) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.names import parse, slot_of
+from stateflow.checkpoint.names import LatestCheckpoint, parse, slot_of
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
@@ -23,6 +23,7 @@ from stateflow.state.backends.choice import open_reader
 from stateflow.storage.roots import open_store
 
 LATEST = "latest"
+_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,25 @@ def checkpoint_of(job: str, which: str, options: Options) -> TableSnapshot:
     return TableSnapshot(
         SnapshotOrigin(label, owner.store.url, job, record.slot, record.writer), record, None, options, owner
     )
+
+
+@contextmanager
+def held_checkpoint(job: str, which: str, options: Options, reason: str) -> Iterator[TableSnapshot]:
+    """Like `checkpoint_of`, pinned from here to the end of the block: Spark takes seconds to start, and a run that goes on may collect
+    the checkpoint meanwhile."""
+    with ExitStack() as until_the_end:
+        for tries_left in reversed(range(_TRIES)):
+            snapshot = checkpoint_of(job, which, options)
+            assert snapshot.owner is not None, "a checkpoint has a job"
+            by = snapshot.owner
+            try:
+                until_the_end.enter_context(snapshot.pinned(by.owner(), by.new_id, by.clock, reason))
+                break
+            except NotFoundError:
+                # The record that was the newest a moment ago may be collected by now.
+                if parse(which) != LatestCheckpoint() or not tries_left:
+                    raise
+        yield snapshot
 
 
 def savepoint_at(url: str, options: Options) -> TableSnapshot:

@@ -1,0 +1,58 @@
+"""The newest batches of a job, held for a replay of them while runs go on and collect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.pins import pinned
+from stateflow.errors import NotFoundError
+from stateflow.replay.evaluation import records_read
+from stateflow.replay.span import Step, newest_batches, span
+
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class HeldBatches:
+    """Batches whose records are pinned, and the log that they were found in."""
+
+    log: Log
+    steps: Sequence[Step]
+    note: str
+    """Why they are fewer than were asked for, as a sentence."""
+
+
+@contextmanager
+def held_newest(job: JobHandle, count: int) -> Iterator[HeldBatches]:
+    """The newest `count` batches, or those of them that can be run again. They are pinned at once and until the block ends: a pipeline may
+    take long to build, and a run collects the oldest of them meanwhile."""
+    with ExitStack() as until_the_end:
+        for tries_left in reversed(range(_TRIES)):
+            log = job.log()
+            cut = newest_batches(log, count)
+            steps = span(log, cut.first, cut.last)
+            try:
+                _pin(job, sorted(record.slot for record in records_read(log, steps)), until_the_end)
+                break
+            except NotFoundError:
+                # One that was there a moment ago is collected by now: which ones are the newest is asked again.
+                if not tries_left:
+                    raise
+        yield HeldBatches(log, steps, cut.note)
+
+
+def _pin(job: JobHandle, slots: Sequence[int], until_the_end: ExitStack) -> None:
+    """Pins all of them or none, the oldest first: it is the next to be collected."""
+    with ExitStack() as pins:
+        for slot in slots:
+            pins.enter_context(
+                pinned(
+                    job.store, job.layout, slot, kind="reader", owner=job.owner("replay"), ids=job.new_id, clock=job.clock,
+                    reason="replay",
+                )
+            )  # fmt: skip
+        until_the_end.push(pins.pop_all())
