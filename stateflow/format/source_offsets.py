@@ -233,6 +233,23 @@ def left_topics(uid: str, topics: Iterable[str]) -> str:
     )
 
 
+def topic_of_two_streams(uid: str, topic: str, place: int) -> str:
+    """The refusal of a topic that a stream of a source names, and that another one has read, if nothing tells that both are the same."""
+    return (
+        f"source {uid!r}: its stream {place} names Kafka topic {topic!r} now, which another one of its streams has read, and nothing tells that it "
+        f"may go on there: let each stream name the topics that it has read, or accept with --allow-non-restored-state that stream {place} reads "
+        "what the other one has read once more"
+    )
+
+
+def read_by_two_streams(uid: str, topic: str, place: int) -> str:
+    """The warning of such a topic where that is accepted."""
+    return (
+        f"source {uid!r}: its stream {place} reads Kafka topic {topic!r} as it is allowed to (--allow-non-restored-state), also what another one of "
+        "its streams has read of it"
+    )
+
+
 def _is_partition_map(value: object) -> bool:
     return isinstance(value, dict) and all(
         partition.isdecimal() and type(offset) is int for partition, offset in value.items()

@@ -30,6 +30,8 @@ def check_ahead(
     spark: Callable[[], Any],
     job: str,
     checkpoints: Callable[[], Sequence[Record]],
+    *,
+    allow_non_restored_state: bool = False,
 ) -> None:
     """Raises what a run would say of sources that lack what comes behind the recorded offsets, or whose offsets count rows that are
     undone. Warns of those that nobody can ask now. `checkpoints`: the job's, oldest first."""
@@ -39,7 +41,7 @@ def check_ahead(
         if state is None:
             continue
         try:
-            found += _ask(node, state, spark)
+            found += _ask(node, state, spark, allow_non_restored_state)
         except _VERDICTS:
             raise
         except Exception as error:
@@ -63,7 +65,7 @@ def jars_to_ask(nodes: Collection[SourceNode], recorded: Mapping[str, SourceStat
     return read - {""}
 
 
-def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any]) -> list[Any]:
+def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any], allowed: bool) -> list[Any]:
     """What a run of the source would go round, or refuse; nothing for a source that a run reads on."""
     if isinstance(node.factory, DeclaredSource):
         for line in state.lines:
@@ -80,5 +82,5 @@ def _ask(node: SourceNode, state: SourceState, spark: Callable[[], Any]) -> list
             # A run goes round what its table has undone, whose files may be gone.
             if found := detours(session, inputs.leaves, known, Path(scratch, "detours")):
                 return [*found]
-            check_available(session, inputs.leaves, known, Path(scratch))
+            check_available(session, inputs.leaves, known, Path(scratch), allow_non_restored_state=allowed)
     return []

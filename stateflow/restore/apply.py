@@ -198,6 +198,7 @@ class RestoreRun:
                 lambda: self.spark,
                 self.job.name,
                 lambda: read_log(self.job.store, self.job.layout).checkpoints,
+                allow_non_restored_state=self.flow.allow_non_restored_state,
             )
 
     def _check_files(self, head: Record) -> None:

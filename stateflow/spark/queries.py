@@ -112,7 +112,13 @@ class Queries:
 
     def _check_available(self, uids: Collection[str]) -> None:
         state = {uid: source for uid, source in self._sources().items() if uid in uids}
-        found = check_available(self.spark, self.inputs.leaves, state, self._folder("available"))
+        found = check_available(
+            self.spark,
+            self.inputs.leaves,
+            state,
+            self._folder("available"),
+            allow_non_restored_state=self.loop.settings.flow.allow_non_restored_state,
+        )
         for loss in found.losses:
             self.loop.warnings.add(f"accepted loss: {loss}", loss)
         for left in found.left:

@@ -503,7 +503,7 @@ class TestLookingAtSources:
         """Fills with whoever has the job when its sources are looked at; what they lack then ends the restore."""
         seen: list[Owner] = []
 
-        def lacking(*_: object) -> None:
+        def lacking(*_: object, **named: object) -> None:
             job = scene.job()
             newest = max(read_epochs(job.store, job.layout))
             seen.append(read_epoch_claim(job.store, job.layout, newest).owner)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import msgspec
 from pyspark.sql import SparkSession
 
-from stateflow.errors import DisagreementError
+from stateflow.errors import DisagreementError, IncompatibleError
 from stateflow.format.records import LeftTopic, SourceState
 from stateflow.format.source_offsets import (
     NOTHING,
@@ -20,7 +20,8 @@ from stateflow.format.source_offsets import (
     check_same_source,
     kind_of,
     left_topics,
-    topics_read,
+    read_by_two_streams,
+    topic_of_two_streams,
 )
 from stateflow.spark.internals.file_systems import missing
 from stateflow.spark.internals.scratch_folder import files_between, log_folder, log_offset
@@ -30,7 +31,6 @@ from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
 from stateflow.spark.sources.kafka import (
     Partitions,
     accepted_losses,
-    apart,
     check_kafka,
     check_same_topics,
     cut_beginnings,
@@ -39,6 +39,13 @@ from stateflow.spark.sources.kafka import (
     parse,
     replaced_in_run,
     with_added,
+)
+from stateflow.spark.sources.kafka_streams import (
+    KafkaStream,
+    recorded_ids,
+    recorded_partitions,
+    recorded_stream,
+    settled,
 )
 from stateflow.spark.sources.kafka_topics import ids_of_topics, topics_of
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
@@ -55,30 +62,34 @@ class Available:
     losses: list[str] = field(default_factory=list)
     """What those go on without that accept a loss."""
     left: list[str] = field(default_factory=list)
-    """A sentence for each that has read topics which it does not name any more."""
+    """A sentence for each that has read topics which it does not name any more, or that reads some twice, as was accepted."""
     moved: dict[str, SourceState] = field(default_factory=dict)
     """Those that go on elsewhere than the record says, since their topics are others: new ones without a beginning are at the offset where
-    each begins, and those that are not named any more are left. Spark would take both for a loss."""
+    each begins, and those that are not named any more are left. Spark would take both for a loss. Or they are those of another stream."""
 
 
 def check_available(
-    spark: SparkSession, leaves: Sequence[LeafDescription], state: Mapping[str, SourceState], scratch: Path
+    spark: SparkSession,
+    leaves: Sequence[LeafDescription],
+    state: Mapping[str, SourceState],
+    scratch: Path,
+    *,
+    allow_non_restored_state: bool = False,
 ) -> Available:
-    """Raises DisagreementError for offsets that a source can no longer serve."""
+    """Raises DisagreementError for offsets that a source can no longer serve, and IncompatibleError for topics of Kafka that it would read twice,
+    unless whoever runs it accepts that."""
     found = Available()
     for uid, own in by_source(leaves).items():
         recorded = state.get(uid)
         if recorded is None:
             continue
         check_same_source(shape_of(uid, own), recorded)
-        for leaf, line in zip(own, recorded.lines, strict=True):
-            folder = scratch / f"{uid}-{leaf.place}"
-            if line == NOTHING:
-                continue
+        begun = [leaf for leaf in own if recorded.lines[leaf.place] != NOTHING]
+        for leaf in begun:
             if leaf.kind == "delta":
-                _check_delta(spark, leaf, folder, line)
-            elif leaf.kind == "kafka" and leaf.reads_micro_batches:
-                _check_kafka(spark, leaf, folder, recorded, found)
+                _check_delta(spark, leaf, scratch / f"{uid}-{leaf.place}", recorded.lines[leaf.place])
+        if of_kafka := [leaf for leaf in begun if leaf.kind == "kafka" and leaf.reads_micro_batches]:
+            _check_kafka(spark, of_kafka, scratch, recorded, found, allowed=allow_non_restored_state)
     return found
 
 
@@ -127,72 +138,102 @@ def check_rewindable(
 
 
 def _check_kafka(
-    spark: SparkSession, leaf: LeafDescription, folder: Path, recorded: SourceState, found: Available
+    spark: SparkSession,
+    leaves: Sequence[LeafDescription],
+    scratch: Path,
+    recorded: SourceState,
+    found: Available,
+    *,
+    allowed: bool,
 ) -> None:
-    uid, ids = leaf.uid, leaf.topic_ids
-    line, left = parse(recorded.lines[leaf.place]), _left_before(recorded, leaf.place)
-    known_ids = {
-        **{name: topic.id for name, topic in recorded.left.items() if topic.id},
-        **recorded.topic_ids,
-    }
-    known = {topic: known_ids.get(f"{leaf.place}/{topic}") for topic in ids}
-    with open_stream(spark, leaf, folder) as stream:
-        earliest, latest = map(parse, stream.kafka_range())
-    # Which topics a pattern matches, only the brokers tell.
-    named = topics_of(leaf.options) or {topic for topic, _ in (*line, *earliest)}
-    here, away = apart({**left, **line}, named)
-    # A partition that a pipeline assigns only now may be as old as its topic.
-    expected = here if "assign" in leaf.options else with_added(here, earliest)
-    if _must_not_lose(leaf):
-        check_same_topics(uid, known, ids)
-        check_kafka(uid, expected, earliest, latest)
-    else:
-        found.losses += accepted_losses(uid, expected, earliest, latest, made_anew(known, ids))
-    # Of topics that are all new Spark has to be told more than those that are cut: a line without a topic is none of Kafka.
-    goes_on = {**here, **cut_beginnings(expected, earliest)} or {**earliest}
-    if goes_on == line:
+    """The streams of one source."""
+    uid = leaves[0].uid
+    ranges = {leaf.place: _range_of(spark, leaf, scratch / f"{uid}-{leaf.place}") for leaf in leaves}
+    streams = [_stream_of(leaf, recorded, ranges[leaf.place][0]) for leaf in leaves]
+    goes_on = settled(streams)
+    twice = [
+        (topic, place) for place, ats in goes_on.unsure.items() for topic in sorted({at[0] for at in ats})
+    ]
+    if twice and not allowed:
+        raise IncompatibleError(topic_of_two_streams(uid, *twice[0]))
+    found.left += [read_by_two_streams(uid, *each) for each in twice]
+    places: dict[int, Partitions] = {}
+    for leaf, stream in zip(leaves, streams, strict=True):
+        earliest, latest = ranges[leaf.place]
+        here = goes_on.here[leaf.place]
+        known = {topic: stream.known_ids.get(topic) for topic in leaf.topic_ids}
+        # A partition that a pipeline assigns only now may be as old as its topic.
+        expected = here if "assign" in leaf.options else with_added(here, earliest)
+        if _must_not_lose(leaf):
+            check_same_topics(uid, known, leaf.topic_ids)
+            check_kafka(uid, expected, earliest, latest)
+        else:
+            anew = made_anew(known, leaf.topic_ids)
+            found.losses += accepted_losses(uid, expected, earliest, latest, anew)
+        # The next run would ask once more about what this one has accepted, unless its record has it.
+        begun = {at: earliest.get(at, 0) for at in goes_on.unsure.get(leaf.place, ()) if at not in here}
+        # Of topics that are all new Spark has to be told more than those that are cut: a line without a topic is none of Kafka.
+        places[leaf.place] = {**here, **cut_beginnings(expected, earliest), **begun} or {**earliest}
+    moved = _moved(recorded, streams, places, goes_on.away)
+    if (moved.lines, moved.left) == (recorded.lines, recorded.left):
         return
-    found.moved[uid] = _moved(found.moved.get(uid, recorded), leaf.place, goes_on, away, known_ids)
-    if now_left := [topic for topic in topics_read(recorded) if topic in {name for name, _ in away}]:
+    found.moved[uid] = moved
+    read = {at[0] for stream in streams for at, offset in stream.read.items() if offset}
+    if now_left := sorted(read - {at[0] for stream in streams for at in stream.named}):
         found.left.append(left_topics(uid, now_left))
 
 
+def _range_of(spark: SparkSession, leaf: LeafDescription, folder: Path) -> tuple[Partitions, Partitions]:
+    with open_stream(spark, leaf, folder) as stream:
+        earliest, latest = map(parse, stream.kafka_range())
+    return earliest, latest
+
+
+def _stream_of(leaf: LeafDescription, recorded: SourceState, earliest: Partitions) -> KafkaStream:
+    read, left = recorded_stream(recorded, leaf.place)
+    # Which topics a pattern matches, only the brokers tell.
+    topics = topics_of(leaf.options) or {topic for topic, _ in (*read, *earliest)}
+    # Brokers do not tell of a partition that is gone.
+    named = {at for at in (*earliest, *recorded_partitions(recorded)) if at[0] in topics}
+    return KafkaStream(leaf.place, read, left, named, recorded_ids(recorded, leaf.place), leaf.topic_ids)
+
+
 def _moved(
-    before: SourceState, place: int, goes_on: Partitions, away: Partitions, ids: Mapping[str, str]
+    before: SourceState,
+    streams: Sequence[KafkaStream],
+    goes_on: Mapping[int, Partitions],
+    away: Mapping[int, Partitions],
 ) -> SourceState:
-    """A source that has left topics, or goes on with others."""
-    read = {f"{place}/{topic}" for topic, _ in goes_on}
-    left = {
-        f"{place}/{topic}": LeftTopic(offsets, ids.get(f"{place}/{topic}", ""))
-        for topic, offsets in json.loads(line_of(away)).items()
-    }
-    lines = [*before.lines]
-    lines[place] = line_of(goes_on)
+    """A source whose streams have left topics, or go on with others."""
+    lines, ids, left = [*before.lines], {**before.topic_ids}, {**before.left}
+    for stream in streams:
+        place, here = stream.place, goes_on[stream.place]
+        if here != stream.read:
+            lines[place] = line_of(here)
+        for topic in {at[0] for at in (*stream.read, *stream.left)}:
+            ids.pop(f"{place}/{topic}", None)
+            left.pop(f"{place}/{topic}", None)
+        known = {**stream.ids, **stream.known_ids}
+        ids |= {f"{place}/{topic}": known[topic] for topic, _ in here if topic in known}
+        left |= {
+            f"{place}/{topic}": LeftTopic(offsets, stream.known_ids.get(topic, ""))
+            for topic, offsets in json.loads(line_of(away[place])).items()
+        }
+    read = {at for here in goes_on.values() for at in here}
+    gone = {at for others in away.values() for at in others} - read
     return msgspec.structs.replace(
         before,
         lines=tuple(lines),
-        left={**{name: topic for name, topic in before.left.items() if name not in read}, **left},
-        topic_ids={
-            **{name: id for name, id in before.topic_ids.items() if name not in left},
-            **{name: id for name, id in ids.items() if name in read},
-        },
-        # A topic that is not read holds no watermark back.
-        partitions={
-            name: time
-            for name, time in before.partitions.items()
-            if f"{place}/{name.rpartition('/')[0]}" not in left
-        },
+        left=left,
+        topic_ids=ids,
+        # A partition that is not read holds no watermark back.
+        partitions={name: time for name, time in before.partitions.items() if _partition(name) not in gone},
     )
 
 
-def _left_before(recorded: SourceState, place: int) -> dict[tuple[str, int], int]:
-    """How far the topics were read that a stream has left."""
-    return {
-        (name.partition("/")[2], int(partition)): offset
-        for name, topic in recorded.left.items()
-        if name.startswith(f"{place}/")
-        for partition, offset in topic.offsets.items()
-    }
+def _partition(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)
 
 
 def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, line: str) -> None:

@@ -69,9 +69,9 @@ def with_added(recorded: Partitions, earliest: Partitions) -> dict[tuple[str, in
     return {**added, **recorded}
 
 
-def apart(recorded: Partitions, named: Collection[str]) -> tuple[Partitions, Partitions]:
-    """Those of the topics that a source names, and the others."""
-    here = {at: offset for at, offset in recorded.items() if at[0] in named}
+def apart(recorded: Partitions, named: Collection[tuple[str, int]]) -> tuple[Partitions, Partitions]:
+    """Those that a source names, and the others."""
+    here = {at: offset for at, offset in recorded.items() if at in named}
     return here, {at: offset for at, offset in recorded.items() if at not in here}
 
 

@@ -1,0 +1,72 @@
+"""Which stream of a source of Kafka goes on with which partition, told without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from stateflow.spark.sources.kafka_streams import KafkaStream, settled
+
+A, A1, B, C = ("a", 0), ("a", 1), ("b", 0), ("c", 0)
+IDS = {"a": "id of a", "b": "id of b", "c": "id of c"}
+
+
+@dataclass
+class Before:
+    """A stream before it is settled. Brokers tell ids unless `known` or `now` says otherwise."""
+
+    read: Mapping[tuple[str, int], int]
+    named: Collection[tuple[str, int]]
+    left: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=lambda: IDS)
+    now: Mapping[str, str] = field(default_factory=lambda: IDS)
+
+    def at(self, place: int) -> KafkaStream:
+        return KafkaStream(place, self.read, self.left, self.named, self.known, self.now)
+
+
+OTHER = {"a": "another a", "b": "id of b", "c": "id of c"}
+
+
+@pytest.mark.parametrize(
+    ("streams", "here", "away", "unsure"),
+    [
+        ([Before({A: 2}, [A]), Before({B: 3}, [B])], [{A: 2}, {B: 3}], [{}, {}], {}),
+        ([Before({A: 2}, [B]), Before({B: 3}, [A])], [{B: 3}, {A: 2}], [{}, {}], {}),
+        ([Before({A: 2, B: 3}, [A]), Before({C: 4}, [B, C])], [{A: 2}, {B: 3, C: 4}], [{}, {}], {}),
+        ([Before({A: 2}, [C]), Before({B: 3}, [B])], [{}, {B: 3}], [{A: 2}, {}], {}),
+        ([Before({A: 2}, [A]), Before({B: 3}, [A, B])], [{A: 2}, {B: 3}], [{}, {}], {}),
+        ([Before({A: 2, A1: 5}, [A]), Before({B: 3}, [A1, B])], [{A: 2}, {A1: 5, B: 3}], [{}, {}], {}),
+        ([Before({C: 4}, [C], {A: 2}), Before({B: 3}, [A, B])], [{C: 4}, {A: 2, B: 3}], [{}, {}], {}),
+        ([Before({C: 4}, [C], {A: 2}), Before({B: 3}, [A, B], {A: 1})], [{C: 4}, {A: 1, B: 3}], [{A: 2}, {}], {}),
+        ([Before({A: 2}, [C]), Before({B: 3}, [A, B], {A: 1})], [{}, {A: 1, B: 3}], [{A: 2}, {}], {1: {A}}),
+        ([Before({A: 2}, [C], known=OTHER), Before({B: 3}, [A, B])], [{}, {B: 3}], [{A: 2}, {}], {1: {A}}),
+        ([Before({A: 2}, [C], known={}), Before({B: 3}, [A, B])], [{}, {B: 3}], [{A: 2}, {}], {1: {A}}),
+        ([Before({A: 2}, [C]), Before({B: 3}, [A, B], now={})], [{}, {B: 3}], [{A: 2}, {}], {1: {A}}),
+        (
+            [Before({A: 2}, [C]), Before({A: 3}, [C]), Before({B: 4}, [A, B])],
+            [{}, {}, {B: 4}], [{A: 2}, {A: 3}, {}], {2: {A}},
+        ),
+        (
+            [Before({A: 2}, [C]), Before({B: 3}, [A, B]), Before({C: 4}, [A, C])],
+            [{}, {B: 3}, {C: 4}], [{A: 2}, {}, {}], {1: {A}, 2: {A}},
+        ),
+    ],
+    ids=[
+        "as it was", "swapped", "one topic moves", "one topic is left", "both read it", "one partition moves",
+        "left before", "left before by both", "two positions", "of another cluster", "an older record", "an older broker",
+        "two leave it", "two name it",
+    ],
+)  # fmt: skip
+def test_a_topic_goes_along_from_the_one_stream_that_leaves_it_if_it_is_the_same(
+    streams: list[Before],
+    here: list[dict[tuple[str, int], int]],
+    away: list[dict[tuple[str, int], int]],
+    unsure: dict[int, set[tuple[str, int]]],
+) -> None:
+    found = settled([each.at(place) for place, each in enumerate(streams)])
+    assert [found.here[place] for place in range(len(streams))] == here
+    assert [found.away[place] for place in range(len(streams))] == away
+    assert found.unsure == unsure
