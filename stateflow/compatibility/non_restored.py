@@ -21,7 +21,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorState, Record, StateSchema, total_size
-from stateflow.format.source_offsets import kind_of, left_topics, topics_read
+from stateflow.format.source_offsets import kind_of, left_topics, replaced_topics, topics_read
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode, sources_of
 from stateflow.pipelines.ready.operators import ReadyOperator
@@ -113,12 +113,7 @@ class _Topics(NamedTuple):
         return cls(node.uid, left, [topic for topic in named if topic not in known])
 
     def refusal(self, where: str) -> str:
-        """A topic under another name would be read from its beginning once more."""
-        return (
-            f"{where}: source {self.uid!r} has read Kafka topic {_names(self.left)}, which it does not name any more, and topic {_names(self.new)} is "
-            "new to it and would be read from its beginning: name the topic that it has read, or, if the new one has other messages, accept that "
-            "with --allow-non-restored-state"
-        )
+        return f"{where}: {replaced_topics(self.uid, self.left, self.new)}"
 
 
 def _dropped(uid: str, record: Record) -> str:

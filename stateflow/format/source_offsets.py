@@ -228,8 +228,17 @@ def topics_read(state: SourceState) -> list[str]:
 def left_topics(uid: str, topics: Iterable[str]) -> str:
     """The warning of topics of Kafka that a source has read and does not name any more."""
     return (
-        f"source {uid!r} has read Kafka topic {', '.join(map(repr, topics))}, which it does not name any more: what it has read stays in state and "
+        f"source {uid!r} has read Kafka topic {_named(topics)}, which it does not name any more: what it has read stays in state and "
         "outputs, and checkpoints keep how far that was, so that the topic goes on there should the source name it again"
+    )
+
+
+def replaced_topics(uid: str, left: Iterable[str], new: Iterable[str]) -> str:
+    """The refusal of topics in the place of others: under another name one would be read from its beginning once more."""
+    return (
+        f"source {uid!r} has read Kafka topic {_named(left)}, which it does not name any more, and topic {_named(new)} is new to it and would be "
+        "read from its beginning: name the topic that it has read, or, if the new one has other messages, accept that with "
+        "--allow-non-restored-state"
     )
 
 
@@ -248,6 +257,10 @@ def read_by_two_streams(uid: str, topic: str, place: int) -> str:
         f"source {uid!r}: its stream {place} reads Kafka topic {topic!r} as it is allowed to (--allow-non-restored-state), also what another one of "
         "its streams has read of it"
     )
+
+
+def _named(topics: Iterable[str]) -> str:
+    return ", ".join(map(repr, topics))
 
 
 def _is_partition_map(value: object) -> bool:

@@ -98,6 +98,9 @@ told["left"] += [ran(reading("moved", "a,b", "c")), rows("moved")]
 
 as_read, by_pattern = reading("unsure", "a,c", "b"), pipeline("unsure", {"subscribe": "c"}, {"subscribePattern": "[ab]"})
 told["unsure"] = [ran(as_read), ran(by_pattern), ran(as_read), ran(by_pattern, allow=True), ran(by_pattern)]
+
+told["replaced"] = [ran(reading("replaced", each)) for each in ("a", "b", "a", "a,b")]
+told["replaced"] += [ran(reading("meant", "a")), ran(reading("meant", "b"), allow=True), ran(reading("meant", "b"))]
 print(json.dumps(told))
 """
 
@@ -130,3 +133,13 @@ def test_a_topic_that_another_stream_may_not_have_read_has_to_be_accepted(told: 
     assert rows == 3
     for named in ("'events'", "stream 1", "'a'", "--allow-non-restored-state"):
         assert named in warning, warning
+
+
+def test_a_topic_in_the_place_of_another_one_in_a_stream_of_spark_s_has_to_be_accepted(
+    told: dict[str, Any],
+) -> None:
+    first, refusal, *after, _, meant, then = told["replaced"]
+    for named in ("IncompatibleError", "'events'", "'a'", "'b'", "--allow-non-restored-state"):
+        assert named in refusal, refusal
+    assert (first, after) == ([3, []], [[0, []], [2, []]])
+    assert (meant[0], "'a'" in meant[1][0], then) == (2, True, [0, []])

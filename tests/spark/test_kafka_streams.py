@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stateflow.spark.sources.kafka_streams import KafkaStream, settled
+from stateflow.spark.sources.kafka_streams import KafkaStream, left_and_new, settled
 
 A, A1, B, C = ("a", 0), ("a", 1), ("b", 0), ("c", 0)
 IDS = {"a": "id of a", "b": "id of b", "c": "id of c"}
@@ -70,3 +70,22 @@ def test_a_topic_goes_along_from_the_one_stream_that_leaves_it_if_it_is_the_same
     assert [found.here[place] for place in range(len(streams))] == here
     assert [found.away[place] for place in range(len(streams))] == away
     assert found.unsure == unsure
+
+
+@pytest.mark.parametrize(
+    ("streams", "left", "new"),
+    [
+        ([Before({A: 2}, [A])], [], []),
+        ([Before({A: 2}, [B])], ["a"], ["b"]),
+        ([Before({A: 0}, [B])], [], ["b"]),
+        ([Before({A: 2}, [B], {B: 3})], ["a"], []),
+        ([Before({A: 2, A1: 0}, [A, B])], [], ["b"]),
+        ([Before({A: 2}, [B]), Before({B: 3}, [A])], [], []),
+        ([Before({A: 2}, [B]), Before({B: 3}, [C])], ["a"], ["c"]),
+    ],
+    ids=["as it was", "in its place", "nothing read", "back again", "beside it", "swapped", "moved and in a place"],
+)  # fmt: skip
+def test_a_topic_is_new_or_left_if_it_is_so_in_all_streams_of_its_source(
+    streams: list[Before], left: list[str], new: list[str]
+) -> None:
+    assert left_and_new([each.at(place) for place, each in enumerate(streams)]) == (left, new)

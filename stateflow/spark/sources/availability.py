@@ -21,6 +21,7 @@ from stateflow.format.source_offsets import (
     kind_of,
     left_topics,
     read_by_two_streams,
+    replaced_topics,
     topic_of_two_streams,
 )
 from stateflow.spark.internals.file_systems import missing
@@ -42,6 +43,7 @@ from stateflow.spark.sources.kafka import (
 )
 from stateflow.spark.sources.kafka_streams import (
     KafkaStream,
+    left_and_new,
     recorded_ids,
     recorded_partitions,
     recorded_stream,
@@ -76,7 +78,7 @@ def check_available(
     *,
     allow_non_restored_state: bool = False,
 ) -> Available:
-    """Raises DisagreementError for offsets that a source can no longer serve, and IncompatibleError for topics of Kafka that it would read twice,
+    """Raises DisagreementError for offsets that a source can no longer serve, and IncompatibleError for topics of Kafka that it may read twice,
     unless whoever runs it accepts that."""
     found = Available()
     for uid, own in by_source(leaves).items():
@@ -156,6 +158,9 @@ def _check_kafka(
     ]
     if twice and not allowed:
         raise IncompatibleError(topic_of_two_streams(uid, *twice[0]))
+    now_left, new = left_and_new(streams)
+    if now_left and new and not allowed:
+        raise IncompatibleError(replaced_topics(uid, now_left, new))
     found.left += [read_by_two_streams(uid, *each) for each in twice]
     places: dict[int, Partitions] = {}
     for leaf, stream in zip(leaves, streams, strict=True):
@@ -178,8 +183,7 @@ def _check_kafka(
     if (moved.lines, moved.left) == (recorded.lines, recorded.left):
         return
     found.moved[uid] = moved
-    read = {at[0] for stream in streams for at, offset in stream.read.items() if offset}
-    if now_left := sorted(read - {at[0] for stream in streams for at in stream.named}):
+    if now_left:
         found.left.append(left_topics(uid, now_left))
 
 

@@ -75,6 +75,14 @@ def settled(streams: Sequence[KafkaStream]) -> Settled:
     return Settled(here, away, unsure)
 
 
+def left_and_new(streams: Sequence[KafkaStream]) -> tuple[list[str], list[str]]:
+    """The topics that a source has read a message of and names in no stream any more, and those that are new to all of its streams."""
+    named = {topic for each in streams for topic, _ in each.named}
+    read = {topic for each in streams for (topic, _), offset in each.read.items() if offset}
+    known = {topic for each in streams for topic, _ in (*each.read, *each.left)}
+    return sorted(read - named), sorted(named - known)
+
+
 def _offered(
     taker: KafkaStream, streams: Sequence[KafkaStream]
 ) -> Iterator[tuple[Partition, list[KafkaStream]]]:
