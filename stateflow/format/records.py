@@ -269,7 +269,7 @@ class PartitionTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LeftTopic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a topic of Kafka was read that its source does not name any more."""
+    """How far a topic of Kafka was read that its source does not name any more, or those of its partitions that it does not."""
 
     offsets: dict[str, Count]
     """By partition the next message to read."""
@@ -305,7 +305,7 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     change_feeds: tuple[Count, ...] = ()
     """Its leaves that read the change feed of a Delta table. None in records from before this was noted."""
     left: dict[str, LeftTopic] = {}
-    """By `<leaf>/<topic>` the topics of Kafka that it has read and does not name any more. One that comes back goes on from there."""
+    """By `<leaf>/<topic>` the topics of Kafka, or partitions of them, that it has read and does not name any more. One that comes back goes on from there."""
 
 
 CATALOG_NAME = "catalog_name"

@@ -227,9 +227,19 @@ def topics_read(state: SourceState) -> list[str]:
 
 def left_topics(uid: str, topics: Iterable[str]) -> str:
     """The warning of topics of Kafka that a source has read and does not name any more."""
+    return _left(uid, f"Kafka topic {_named(topics)}", "topic")
+
+
+def left_partitions(uid: str, partitions: Iterable[tuple[str, int]]) -> str:
+    """The warning of partitions that a source has read and does not name any more, of topics that it goes on with."""
+    named = ", ".join(f"partition {number} of Kafka topic {topic!r}" for topic, number in partitions)
+    return _left(uid, named, "partition")
+
+
+def _left(uid: str, what: str, kind: str) -> str:
     return (
-        f"source {uid!r} has read Kafka topic {_named(topics)}, which it does not name any more: what it has read stays in state and "
-        "outputs, and checkpoints keep how far that was, so that the topic goes on there should the source name it again"
+        f"source {uid!r} has read {what}, which it does not name any more: what it has read stays in state and outputs, and checkpoints keep how "
+        f"far that was, so that the {kind} goes on there should the source name it again"
     )
 
 

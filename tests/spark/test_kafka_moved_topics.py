@@ -101,6 +101,21 @@ told["unsure"] = [ran(as_read), ran(by_pattern), ran(as_read), ran(by_pattern, a
 
 told["replaced"] = [ran(reading("replaced", each)) for each in ("a", "b", "a", "a,b")]
 told["replaced"] += [ran(reading("meant", "a")), ran(reading("meant", "b"), allow=True), ran(reading("meant", "b"))]
+
+
+def assigning(name, *numbers):
+    '''A stream of each list of partitions.'''
+    return pipeline(name, *({"assign": json.dumps({"p": each})} for each in numbers))
+
+
+topics.make("p", 2)
+produce("p", "p0")
+produce("p", "p1", partition=1)
+told["assigned"] = [ran(assigning("assigned", each)) for each in ([0, 1], [0])]
+produce("p", "p0 later")
+produce("p", "p1 later", partition=1)
+told["assigned"] += [ran(assigning("assigned", each)) for each in ([0], [0, 1])] + [rows("assigned")]
+told["across"] = [ran(assigning("across", [0], [1])), ran(assigning("across", [1], [0]))]
 print(json.dumps(told))
 """
 
@@ -143,3 +158,17 @@ def test_a_topic_in_the_place_of_another_one_in_a_stream_of_spark_s_has_to_be_ac
         assert named in refusal, refusal
     assert (first, after) == ([3, []], [[0, []], [2, []]])
     assert (meant[0], "'a'" in meant[1][0], then) == (2, True, [0, []])
+
+
+def test_a_partition_that_is_assigned_no_more_is_left_and_goes_on_when_it_comes_back(
+    told: dict[str, Any],
+) -> None:
+    first, (none, [warning]), *after = told["assigned"]
+    assert (first, none) == ([2, []], 0)
+    for named in ("'events'", "partition 1 of Kafka topic 'p'", "does not name any more", "goes on there"):
+        assert named in warning, warning
+    assert after == [[1, []], [1, []], ["p0", "p0 later", "p1", "p1 later"]]
+
+
+def test_partitions_that_change_streams_go_on_where_they_stood(told: dict[str, Any]) -> None:
+    assert told["across"] == [[4, []], [0, []]]

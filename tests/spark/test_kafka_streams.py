@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stateflow.spark.sources.kafka_streams import KafkaStream, left_and_new, settled
+from stateflow.spark.sources.kafka_streams import KafkaStream, left_and_new, left_of_topics, settled
 
 A, A1, B, C = ("a", 0), ("a", 1), ("b", 0), ("c", 0)
 IDS = {"a": "id of a", "b": "id of b", "c": "id of c"}
@@ -89,3 +89,20 @@ def test_a_topic_is_new_or_left_if_it_is_so_in_all_streams_of_its_source(
     streams: list[Before], left: list[str], new: list[str]
 ) -> None:
     assert left_and_new([each.at(place) for place, each in enumerate(streams)]) == (left, new)
+
+
+@pytest.mark.parametrize(
+    ("streams", "left"),
+    [
+        ([Before({A: 2, A1: 3}, [A, A1])], []),
+        ([Before({A: 2, A1: 3}, [A])], [A1]),
+        ([Before({A: 2, A1: 0}, [A])], []),
+        ([Before({A: 2, A1: 3}, [B])], []),
+        ([Before({A: 2, A1: 3}, [A]), Before({B: 3}, [A1])], []),
+    ],
+    ids=["as it was", "one less", "nothing read", "the whole topic", "moved"],
+)  # fmt: skip
+def test_a_partition_is_left_if_no_stream_names_it_and_one_goes_on_with_its_topic(
+    streams: list[Before], left: list[tuple[str, int]]
+) -> None:
+    assert left_of_topics([each.at(place) for place, each in enumerate(streams)]) == left

@@ -19,6 +19,7 @@ from stateflow.format.source_offsets import (
     UNDER_NEW_UIDS,
     check_same_source,
     kind_of,
+    left_partitions,
     left_topics,
     read_by_two_streams,
     replaced_topics,
@@ -44,12 +45,13 @@ from stateflow.spark.sources.kafka import (
 from stateflow.spark.sources.kafka_streams import (
     KafkaStream,
     left_and_new,
+    left_of_topics,
     recorded_ids,
     recorded_partitions,
     recorded_stream,
     settled,
 )
-from stateflow.spark.sources.kafka_topics import ids_of_topics, topics_of
+from stateflow.spark.sources.kafka_topics import assigned, ids_of_topics, topics_of
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
@@ -64,7 +66,7 @@ class Available:
     losses: list[str] = field(default_factory=list)
     """What those go on without that accept a loss."""
     left: list[str] = field(default_factory=list)
-    """A sentence for each that has read topics which it does not name any more, or that reads some twice, as was accepted."""
+    """A sentence for each that has read topics, or partitions, which it does not name any more, or that reads some twice, as was accepted."""
     moved: dict[str, SourceState] = field(default_factory=dict)
     """Those that go on elsewhere than the record says, since their topics are others: new ones without a beginning are at the offset where
     each begins, and those that are not named any more are left. Spark would take both for a loss. Or they are those of another stream."""
@@ -185,6 +187,8 @@ def _check_kafka(
     found.moved[uid] = moved
     if now_left:
         found.left.append(left_topics(uid, now_left))
+    if partitions := left_of_topics(streams):
+        found.left.append(left_partitions(uid, partitions))
 
 
 def _range_of(spark: SparkSession, leaf: LeafDescription, folder: Path) -> tuple[Partitions, Partitions]:
@@ -195,10 +199,12 @@ def _range_of(spark: SparkSession, leaf: LeafDescription, folder: Path) -> tuple
 
 def _stream_of(leaf: LeafDescription, recorded: SourceState, earliest: Partitions) -> KafkaStream:
     read, left = recorded_stream(recorded, leaf.place)
-    # Which topics a pattern matches, only the brokers tell.
-    topics = topics_of(leaf.options) or {topic for topic, _ in (*read, *earliest)}
-    # Brokers do not tell of a partition that is gone.
-    named = {at for at in (*earliest, *recorded_partitions(recorded)) if at[0] in topics}
+    named = assigned(leaf.options)
+    if not named:
+        # Which topics a pattern matches, only the brokers tell.
+        topics = topics_of(leaf.options) or {topic for topic, _ in (*read, *earliest)}
+        # Brokers do not tell of a partition that is gone.
+        named = {at for at in (*earliest, *recorded_partitions(recorded)) if at[0] in topics}
     return KafkaStream(leaf.place, read, left, named, recorded_ids(recorded, leaf.place), leaf.topic_ids)
 
 

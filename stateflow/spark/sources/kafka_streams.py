@@ -83,6 +83,14 @@ def left_and_new(streams: Sequence[KafkaStream]) -> tuple[list[str], list[str]]:
     return sorted(read - named), sorted(named - known)
 
 
+def left_of_topics(streams: Sequence[KafkaStream]) -> list[Partition]:
+    """The partitions that a source has read a message of and names in no stream any more, of topics that it goes on with."""
+    named = {at for each in streams for at in each.named}
+    read = {at for each in streams for at, offset in each.read.items() if offset}
+    topics = {topic for topic, _ in named}
+    return sorted(at for at in read - named if at[0] in topics)
+
+
 def _offered(
     taker: KafkaStream, streams: Sequence[KafkaStream]
 ) -> Iterator[tuple[Partition, list[KafkaStream]]]:

@@ -49,6 +49,15 @@ def topics_of(options: Mapping[str, str]) -> Sequence[str]:
     return list(json.loads(options["assign"])) if "assign" in options else []
 
 
+def assigned(options: Mapping[str, str]) -> set[tuple[str, int]]:
+    """The partitions that a source names; none for one of whole topics."""
+    return {
+        (topic, int(number))
+        for topic, numbers in json.loads(options.get("assign", "{}")).items()
+        for number in numbers
+    }
+
+
 def refusal(uid: str, topic: str, servers: str, classes: set[str], said: str) -> StateflowError:
     """What the client's exceptions mean, in a sentence."""
     source = f"source {uid!r}"
