@@ -20,6 +20,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import stateflow as sf
+from stateflow.checkpoint.statistics import POSITIONS
 from stateflow.config.options import load
 from stateflow.errors import StateflowError
 from stateflow.spark.runner import RunRequest, run
@@ -57,7 +58,7 @@ def pipeline(*names, **given):
 
 
 def ran(made):
-    code = {"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s"}
+    code = {"checkpoint_dir": str(folder / "root"), "heartbeat_interval": "1 s", "retained_checkpoints": 20}
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
     try:
         ended = run(RunRequest(made, load(code=code, env={}, folder=folder), master="local[2]", conf=conf))
@@ -74,6 +75,22 @@ told = {"both": ran(pipeline("here", "there")), "left": ran(pipeline("there"))}
 produce("here", 3)
 produce("there", 12)
 told["without"] = ran(pipeline("there"))
+job = sf.Job(str(folder / "root"), "named")
+
+
+def replayed(made, *span):
+    try:
+        return job.replay(made, *span, master="local[2]").is_same
+    except StateflowError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+slots = [record.slot for record in job.log().checkpoints if POSITIONS not in record.statistics]
+first, last = slots[0], slots[-1]
+both = replayed(pipeline("there"), first, last)
+on = int(both.partition("from checkpoint ")[2].split()[0])
+told["replayed"] = [first, both, replayed(pipeline("there"), first, first), replayed(pipeline("there"), on, last)]
+told["replayed"].append(replayed(pipeline("here", "there"), first, first))
 told["back"] = ran(pipeline("here", "there"))
 produce("third", 20, 21)
 cut_off("third", 1)
@@ -82,7 +99,6 @@ meant = replace(pipeline("third"), allow_non_restored_state=True)
 told["meant"] = ran(meant)
 produce("third", 22)
 told["after"] = ran(pipeline("third"))
-job = sf.Job(str(folder / "root"), "named")
 told["positions"] = job.status().sources[0].position
 told["same"] = job.replay(pipeline("third"), "latest", master="local[2]").is_same
 produce("here", 4, 5)
@@ -127,3 +143,14 @@ def test_what_retention_takes_of_a_topic_while_it_is_left_is_a_loss(told: dict[s
     rows, [warning] = told["accepted"]
     assert (rows, "1 offsets are lost" in warning) == (1, True)
     assert told["rows"] == [0, 1, 2, 3, 5, 10, 11, 12, 21, 22]
+
+
+def test_a_replay_by_code_that_does_not_name_a_topic_says_so(told: dict[str, Any]) -> None:
+    first, both, alone, behind, named = told["replayed"]
+    why = f"checkpoint {first} cannot be read again: source 'events' read topic 'here', which this code does not name any more"
+    for refusal in (both, alone):
+        for each in ("DisagreementError", why, "take code that names the topic"):
+            assert each in refusal, refusal
+    assert "batches that ran since" in alone, alone
+    # What both advise.
+    assert (behind, named) == (True, True)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from stateflow.errors import DisagreementError
+from stateflow.spark.inputs.readable import LostInput, lost_sentence
 from stateflow.spark.internals.sources import MicroBatchStream
 from stateflow.spark.sources.kafka import (
     accepted_losses,
@@ -22,6 +23,7 @@ from stateflow.spark.sources.kafka import (
     parse,
     with_added,
 )
+from stateflow.spark.sources.kafka_topics import not_named
 from tests.refusals.refusal import refused
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 10)
@@ -102,6 +104,37 @@ def test_of_what_a_topic_has_lost_only_that_counts_which_a_batch_read(
     said = missing_between(begin, end, {A: 3, B: 1}, {A: 9, B: 2})
     assert bool(said) == bool(words)
     assert re.search(words, said)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"subscribe": "returns, orders"}, ""),
+        ({"subscribepattern": "ord.*"}, ""),
+        ({"assign": '{"orders":[0,1,10]}'}, ""),
+        ({"subscribe": "returns"}, "topic 'orders'"),
+        ({"assign": '{"returns":[0,1]}'}, "topic 'orders'"),
+        ({"assign": '{"orders":[0,10]}'}, "topic 'orders' partition 1"),
+    ],
+)
+def test_what_a_batch_has_read_and_the_code_does_not_name_is_told(
+    options: dict[str, str], words: str
+) -> None:
+    assert not_named(options, {C: 0, B: 2, A: 1}) == words
+
+
+@pytest.mark.parametrize(
+    ("by_code", "slots", "way"),
+    [
+        (False, [3, 4, 7], "the input from checkpoint 7 on is still there: begin there"),
+        (False, [3, 4], "put back what is gone, or take batches that ran since"),
+        (True, [3, 4, 7], "the input from checkpoint 7 on is still there: begin there, or take code that names the topic"),
+        (True, [3, 4], "take code that names the topic, or take batches that ran since"),
+    ],
+)  # fmt: skip
+def test_what_to_do_about_input_that_cannot_be_read_again(by_code: bool, slots: list[int], way: str) -> None:
+    said = lost_sentence({4: LostInput("why", by_code)}, slots)
+    assert said == f"the input of checkpoint 4 cannot be read again: why; {way}"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -19,11 +20,21 @@ from stateflow.spark.internals.sources import DeltaSource, MicroBatchStream, Pla
 from stateflow.spark.sources import kafka
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.file_log import Fetch, entries_of, restore_entries
+from stateflow.spark.sources.kafka_topics import not_named
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
-Losses = Mapping[int, str]
-"""By slot: why the input of its batch cannot be read again."""
+
+class LostInput(NamedTuple):
+    """Why the input of a batch cannot be read again."""
+
+    why: str
+    by_code: bool = False
+    """Whether the code does not ask for it, though it may be there."""
+
+
+Losses = Mapping[int, LostInput]
+"""By slot."""
 
 
 def refuse_unreadable(
@@ -34,15 +45,16 @@ def refuse_unreadable(
     fetch: Fetch,
 ) -> None:
     """DisagreementError for batches, in the order of their slots, whose rows a source no longer has."""
-    losses: dict[int, str] = {}
+    losses: dict[int, LostInput] = {}
     for uid, own in by_source(inputs.leaves).items():
         shape = shape_of(uid, own)
         known = [batch for batch in batches if uid in batch.after]
         for batch in known:
             check_same_source(shape, batch.after[uid])
         for leaf in own:
-            for slot, why in _lost(spark, leaf, known, scratch, fetch):
-                losses.setdefault(slot, f"source {uid!r} {why}")
+            stream = f" (stream {leaf.place})" if len(own) > 1 else ""
+            for slot, lost in _lost(spark, leaf, known, scratch, fetch):
+                losses.setdefault(slot, lost._replace(why=f"source {uid!r}{stream} {lost.why}"))
     if losses:
         raise DisagreementError(lost_sentence(losses, [batch.slot for batch in batches]))
 
@@ -52,17 +64,18 @@ def lost_sentence(losses: Losses, slots: Sequence[int]) -> str:
     first, last = min(losses), max(losses)
     left = [slot for slot in slots if slot > last]
     more = "" if len(losses) == 1 else f", and that of {len(losses) - 1} more up to {last}"
-    way = (
-        f"the input from checkpoint {left[0]} on is still there: begin there"
-        if left
-        else "put back what is gone, or take batches that ran since"
-    )
-    return f"the input of checkpoint {first} cannot be read again{more}: {losses[first]}; {way}"
+    by_code = losses[first].by_code
+    if left:
+        way = f"the input from checkpoint {left[0]} on is still there: begin there"
+        way += ", or take code that names the topic" if by_code else ""
+    else:
+        way = f"{'take code that names the topic' if by_code else 'put back what is gone'}, or take batches that ran since"
+    return f"the input of checkpoint {first} cannot be read again{more}: {losses[first].why}; {way}"
 
 
 def _lost(
     spark: SparkSession, leaf: LeafDescription, batches: Sequence[SlotInput], scratch: Path, fetch: Fetch
-) -> Iterator[tuple[int, str]]:
+) -> Iterator[tuple[int, LostInput]]:
     moved = [
         (batch, begin, end)
         for batch in batches
@@ -75,14 +88,14 @@ def _lost(
         with delta_source(spark, leaf, folder) as source:
             for batch, begin, end in moved:
                 if why := _lost_of_delta(spark, source, begin, end):
-                    yield batch.slot, why
+                    yield batch.slot, LostInput(why)
     elif leaf.kind == "kafka" and leaf.reads_micro_batches:
         with open_stream(spark, leaf, folder) as stream:
-            yield from _lost_of_kafka(stream, moved)
+            yield from _lost_of_kafka(leaf, stream, moved)
     elif leaf.kind == "file":
         for batch, begin, end in moved:
             if why := _lost_of_files(spark, batch.after[leaf.uid], leaf.place, begin, end, folder, fetch):
-                yield batch.slot, why
+                yield batch.slot, LostInput(why)
 
 
 def _lost_of_delta(spark: SparkSession, source: DeltaSource, begin: str, end: str) -> str:
@@ -103,13 +116,17 @@ def _lost_of_delta(spark: SparkSession, source: DeltaSource, begin: str, end: st
 
 
 def _lost_of_kafka(
-    stream: MicroBatchStream, moved: Sequence[tuple[SlotInput, str, str]]
-) -> Iterator[tuple[int, str]]:
+    leaf: LeafDescription, stream: MicroBatchStream, moved: Sequence[tuple[SlotInput, str, str]]
+) -> Iterator[tuple[int, LostInput]]:
     earliest, latest = map(kafka.parse, stream.kafka_range())
     for batch, begin, end in moved:
         begins = {} if begin == NOTHING else kafka.parse(begin)
-        if why := kafka.missing_between(begins, kafka.parse(end), earliest, latest):
-            yield batch.slot, why
+        ends = kafka.parse(end)
+        # Brokers are asked only for what the code names: of anything else they do not say that it is there.
+        if topic := not_named(leaf.options, kafka.read_between(begins, ends)):
+            yield batch.slot, LostInput(f"read {topic}, which this code does not name any more", by_code=True)
+        elif why := kafka.missing_between(begins, ends, earliest, latest):
+            yield batch.slot, LostInput(why)
 
 
 def _lost_of_files(

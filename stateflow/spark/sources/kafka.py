@@ -159,12 +159,15 @@ def missing_offsets(recorded: Partitions, earliest: Partitions, latest: Partitio
 
 def missing_between(begin: Partitions, end: Partitions, earliest: Partitions, latest: Partitions) -> str:
     """What is gone of the records from `begin` to `end`, in words. A partition of which there are none may have lost any other."""
-    read = {
-        partition: begin.get(partition, 0) for partition, to in end.items() if to > begin.get(partition, 0)
-    }
+    read = read_between(begin, end)
     return missing_offsets(read, earliest, latest) or missing_offsets(
         {partition: end[partition] for partition in read}, earliest, latest
     )
+
+
+def read_between(begin: Partitions, end: Partitions) -> Partitions:
+    """The partitions of which records were read from `begin` to `end`, with where each begins."""
+    return {at: begin.get(at, 0) for at, to in end.items() if to > begin.get(at, 0)}
 
 
 def _offsets_after(stream: MicroBatchStream, until: datetime) -> dict[tuple[str, int], int]:

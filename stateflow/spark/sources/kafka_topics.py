@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
@@ -56,6 +56,17 @@ def assigned(options: Mapping[str, str]) -> set[tuple[str, int]]:
         for topic, numbers in json.loads(options.get("assign", "{}")).items()
         for number in numbers
     }
+
+
+def not_named(options: Mapping[str, str], partitions: Iterable[tuple[str, int]]) -> str:
+    """The first of these that a source does not name, in words; empty if it names all. A pattern may match any."""
+    parts, topics = assigned(options), topics_of(options)
+    for topic, number in sorted(partitions):
+        if topics and topic not in topics:
+            return f"topic {topic!r}"
+        if parts and (topic, number) not in parts:
+            return f"topic {topic!r} partition {number}"
+    return ""
 
 
 def refusal(uid: str, topic: str, servers: str, classes: set[str], said: str) -> StateflowError:
