@@ -8,7 +8,7 @@ from stateflow.errors import DisagreementError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.graph import SourceNode
-from stateflow.spark.sources.kafka import apart, check_kafka, parse, with_added
+from stateflow.spark.sources.kafka import check_kafka, parse, with_added
 
 
 def lost_messages(sources: Iterable[SourceNode], recorded: Mapping[str, SourceState]) -> Iterator[str]:
@@ -21,7 +21,7 @@ def lost_messages(sources: Iterable[SourceNode], recorded: Mapping[str, SourceSt
             continue
         earliest = {at: first for at, (first, _) in kept.items()}
         latest = {at: end for at, (_, end) in kept.items()}
-        here, _ = apart(parse(state.lines[0]), topics)
+        here = {at: offset for at, offset in parse(state.lines[0]).items() if at[0] in topics}
         try:
             check_kafka(node.uid, with_added(here, earliest), earliest, latest)
         except DisagreementError as error:
