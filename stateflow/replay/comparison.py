@@ -30,6 +30,8 @@ class SinkChanges:
     columns_new: tuple[str, ...] = ()
     shortened: int = 0
     """Rows that are as they were but for values in columns that are gone."""
+    retyped: tuple[str, ...] = ()
+    """Columns whose old type cannot hold the new values, each with both types."""
     gone_batches: int = 0
     """Batches that gave it rows, or could have, while the code that ran now has no such sink."""
     new_rows: int = 0
@@ -74,6 +76,7 @@ class SinkChanges:
         self.changes += [(slot, change) for change in found.changes[: SHOWN - len(self.changes)]]
         self.columns_gone = tuple(dict.fromkeys((*self.columns_gone, *found.columns_gone)))
         self.columns_new = tuple(dict.fromkeys((*self.columns_new, *found.columns_new)))
+        self.retyped = tuple(dict.fromkeys((*self.retyped, *found.retyped)))
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,12 @@ class ReplayReport:
         """Whether nothing differs, as far as it could be compared."""
         return (
             not any(
-                sink.others or sink.columns_gone or sink.columns_new or sink.new_batches or sink.gone_batches
+                sink.others
+                or sink.columns_gone
+                or sink.columns_new
+                or sink.retyped
+                or sink.new_batches
+                or sink.gone_batches
                 for sink in self.sinks.values()
             )
             and not any(
@@ -164,8 +172,18 @@ class ReplayReport:
             for what, names in (("no longer has", sink.columns_gone), ("now has", sink.columns_new))
             if names
         ]
+        types = [
+            f"sink {sink.sink!r} has columns of other types: {', '.join(sink.retyped)}"
+            for sink in self.sinks.values()
+            if sink.retyped
+        ]
         uncompared = [f"not compared: {sentence}" for sentence in self.uncompared]
-        return [*columns, *uncompared, *([] if uncompared or not self.is_same else ["nothing differs"])]
+        return [
+            *columns,
+            *types,
+            *uncompared,
+            *([] if uncompared or not self.is_same else ["nothing differs"]),
+        ]
 
     def excess(self, max_changed: float) -> str:
         """Why the changes are more than `max_changed` lets pass, as a sentence; empty when they are not.
@@ -225,6 +243,7 @@ def _sink_document(sink: SinkChanges) -> dict[str, Any]:
         "columns_gone": list(sink.columns_gone),
         "columns_new": list(sink.columns_new),
         "shortened": sink.shortened,
+        "retyped": list(sink.retyped),
         "gone_batches": sink.gone_batches,
         "unknown": {str(slot): why for slot, why in sink.unknown.items()},
         "changes": [

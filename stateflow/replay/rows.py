@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,8 @@ class RowChanges:
     """By kind."""
     shortened: int = 0
     """Rows that are as they were but for values in columns that are gone."""
+    retyped: tuple[str, ...] = ()
+    """Columns whose old type cannot hold the new values, each with both types."""
 
     @property
     def changed(self) -> int:
@@ -60,13 +62,14 @@ class RowChanges:
 
 
 def compared(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowChanges:
-    """Compares the columns that both have, with the types that `before` has. Rows that are there twice count twice."""
+    """Compares the columns that both have, with the types that `before` has where these hold the new values. Rows that are there twice
+    count twice."""
     ours = {name.lower(): name for name in after.column_names}
     theirs = {name.lower(): name for name in before.column_names}
     common = [name for lower, name in ours.items() if lower in theirs]
     pairs = {name: _alike(before[theirs[name.lower()]], after[name]) for name in common}
-    old = pa.table({name: column for name, (column, _) in pairs.items()})
-    new = pa.table({name: column for name, (_, column) in pairs.items()})
+    old = pa.table({name: pair.before for name, pair in pairs.items()})
+    new = pa.table({name: pair.after for name, pair in pairs.items()})
     old_extra, new_extra = _surplus(_texts(old), _texts(new))
     changes = tuple(
         _paired(old.take(pa.array(old_extra)), new.take(pa.array(new_extra)), _known(key, common))
@@ -81,6 +84,11 @@ def compared(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowChange
         tuple(name for lower, name in ours.items() if lower not in theirs),
         counts,
         _with_values(before.select(gone), old_extra),
+        tuple(
+            f"{name} from {before[theirs[name.lower()]].type} to {after[name].type}"
+            for name, pair in pairs.items()
+            if pair.retyped
+        ),
     )
 
 
@@ -104,17 +112,52 @@ def _known(key: Sequence[str], columns: Sequence[str]) -> list[str]:
     return found if len(found) == len(key) else []
 
 
-def _alike(before: pa.ChunkedArray, after: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+class _Pair(NamedTuple):
+    """A column of both sides."""
+
+    before: pa.ChunkedArray
+    after: pa.ChunkedArray
+    retyped: bool = False
+    """Whether the type that the target has does not hold the new values."""
+
+
+def _alike(before: pa.ChunkedArray, after: pa.ChunkedArray) -> _Pair:
     """Both with one type: as the target would have stored the new values, unless that loses something of them."""
     if before.type.equals(after.type):
-        return before, after
-    for one, kind, is_after in ((after, before.type, True), (before, after.type, False)):
-        try:
-            as_other = one.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            continue
-        return (before, as_other) if is_after else (as_other, after)
-    return before, after
+        return _Pair(before, after)
+    if (stored := _as(before.type, after)) is not None:
+        return _Pair(before, stored)
+    widened = _as(after.type, before)
+    return _Pair(before if widened is None else widened, after, retyped=True)
+
+
+def _as(kind: pa.DataType, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """The column with another type; None where that loses something. Arrow's check for losses knows none of booleans, decimals and texts,
+    and Arrow drops the fields of a struct that the other type does not have."""
+    if column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column), kind)], kind)
+    if _fields(column.type) != _fields(kind):
+        return None
+    try:
+        cast = column.cast(kind)
+        back = cast.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    # A float is stored as the nearest one of its type, whatever code has made it.
+    rounds = pa.types.is_floating(column.type) and pa.types.is_floating(kind)
+    # NaN is unequal to itself, and has a text.
+    is_whole = rounds or back.equals(column) or _text(back).equals(_text(column))
+    return cast if is_whole else None
+
+
+def _fields(kind: pa.DataType) -> Any:
+    """The names of the fields of structs inside a type, as deep as they go."""
+    if pa.types.is_map(kind):
+        return [_fields(kind.key_type), _fields(kind.item_type)]
+    inside = [kind.field(place) for place in range(kind.num_fields)]
+    if pa.types.is_struct(kind):
+        return sorted((field.name, _fields(field.type)) for field in inside)
+    return [_fields(field.type) for field in inside]
 
 
 def _texts(table: pa.Table) -> pa.Array:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
+from stateflow.replay.comparison import ReplayReport, SinkChanges
 from stateflow.replay.rows import DIFFERENT, GONE, NEW, compared
 
 
@@ -77,12 +80,53 @@ def test_what_a_table_has_as_a_wider_type_is_compared_as_the_rows_have_it() -> N
             {GONE: 1, NEW: 1},
         ),
         (pa.array([b"\xff"], pa.binary(1)), pa.array([b"\xff"], pa.binary()), {}),
+        (pa.array([None, {"a": 1}]), pa.nulls(2), {GONE: 1, NEW: 1}),
+        (pa.array([float("nan"), 2.0]), pa.array([float("nan"), 2.0], pa.float32()), {}),
+        (pa.array([float("nan")], pa.float32()), pa.array([float("nan")]), {}),
     ],
 )
 def test_a_value_is_the_same_if_the_target_would_have_stored_it_so(
     delivered: pa.Array, now: pa.Array, counts: dict[str, int]
 ) -> None:
     assert compared(pa.table({"a": delivered}), pa.table({"a": now}), []).counts == counts
+
+
+_ONE, _TWO = pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int64(), "b": pa.int64()})
+
+
+@pytest.mark.parametrize(
+    ("delivered", "now", "others"),
+    [
+        (pa.array([True, True]), pa.array([1, 5]), 1),
+        (pa.array([True, False]), pa.array([1.5, 0.0]), 1),
+        (pa.array([Decimal("1.23"), Decimal("2.00")], pa.decimal128(10, 2)), pa.array([1.234, 2.0]), 1),
+        (pa.array([7, 8]), pa.array(["007", "8"]), 1),
+        (pa.array([{"a": 1}, None], _ONE), pa.array([{"a": 1, "b": 2}, None], _TWO), 1),
+        (pa.array([{"a": 1}], _ONE), pa.array([{"a": 1, "b": None}], _TWO), 1),
+        (pa.array([{"a": 1, "b": None}], _TWO), pa.array([{"a": 1}], _ONE), 1),
+        (pa.array([[{"a": 1}]], pa.list_(_ONE)), pa.array([[{"a": 1, "b": 2}]], pa.list_(_TWO)), 1),
+        (
+            pa.array([[("x", {"a": 1})]], pa.map_(pa.string(), _ONE)),
+            pa.array([[("x", {"a": 1, "b": 2})]], pa.map_(pa.string(), _TWO)),
+            1,
+        ),
+    ],
+)
+def test_new_values_that_the_old_type_does_not_hold_are_others_and_both_types_are_named(
+    delivered: pa.Array, now: pa.Array, others: int
+) -> None:
+    found = compared(pa.table({"A": delivered}), pa.table({"a": now}), [])
+    assert found.counts == {GONE: others, NEW: others}
+    assert found.retyped == (f"a from {delivered.type} to {now.type}",)
+
+    sink = SinkChanges("totals")
+    sink.take(3, found)
+    sink.take(4, found)
+    report = ReplayReport("orders", "orders", 3, 4, sinks={"totals": sink})
+    assert report.findings == [f"sink 'totals' has columns of other types: {found.retyped[0]}"]
+    assert not replace(report, sinks={"totals": SinkChanges("totals", retyped=found.retyped)}).is_same, (
+        "lists that are empty are the same rows"
+    )
 
 
 def test_columns_that_only_one_side_has_are_named() -> None:
