@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
 from stateflow.compatibility.flows import check_flow
 from stateflow.config.options import Options, scratch_parent
-from stateflow.format.records import FileRef, Outcome, Record
+from stateflow.format.records import FileRef, OperatorState, Outcome, Record
 from stateflow.operators.context import Moment
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import known_parameters
@@ -90,6 +90,8 @@ class Evaluation:
     sinks: Mapping[str, Sink]
     sent_modules: SentModules
     log: Log
+    begun: Mapping[str, OperatorState] = field(default_factory=dict)
+    """By uid, operators as the first of the batches that has them left them: a record that only tells where sources begin has none."""
     answers: Sequence[RecordedAnswers] = ()
     own: Stager = field(init=False)
     settings: BatchSettings = field(init=False)
@@ -146,7 +148,7 @@ class Evaluation:
         replaced = [sink.replaced for sink in self.sinks.values() if isinstance(sink, CapturedSink)]
         return BatchAttempt(
             spark=self.spark,
-            settings=self.settings,
+            settings=self._settings(parent),
             moment=moment_of(record, parent, self.parameters),
             parent=parent,
             # Feeds lack what they lacked then.
@@ -157,6 +159,20 @@ class Evaluation:
             # Its epoch is that of the run then: what a run does at its first batch, it does again.
             storage=self.storage(record.epoch, record.slot),
             input_free=bool(record.statistics.get("input_free")),
+        )
+
+    def _settings(self, parent: Record | None) -> BatchSettings:
+        """With what operators began with that `parent` does not have yet, whatever today's options say."""
+        had = parent.operators if parent is not None else {}
+        begun = [operator for uid, operator in self.begun.items() if uid not in had]
+        if not begun:
+            return self.settings
+        # The pipeline itself says what the others have.
+        of_run = [len(operator.assignment) for operator in begun if not operator.parallelism]
+        return replace(
+            self.settings,
+            parallelism=max(of_run, default=self.settings.parallelism),
+            max_parallelism=begun[0].max_parallelism,
         )
 
 
@@ -230,6 +246,7 @@ def evaluation(
                     sinks,
                     batches.sent_modules,
                     batches.log,
+                    {uid: each for step in reversed(steps) for uid, each in step.record.operators.items()},
                 )
                 made.answers = with_recorded_answers(flow, made.storage(0, 0), open_reader(options))
                 yield made

@@ -361,6 +361,39 @@ def test_from_the_jobs_first_batch_it_begins_with_nothing(shop: Shop) -> None:
     assert report.batches == len(shop.slots)
 
 
+def test_the_jobs_first_batch_has_the_key_groups_and_subtasks_of_then(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+
+    class Counted(sf.PartitionProcess[Order, Order]):
+        count = sf.OperatorListState(int)
+
+        def process(self, rows: Any, ctx: sf.Context) -> Any:
+            passed = list(rows)
+            self.count.update([sum(self.count.get()) + len(passed)])
+            yield from passed
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        # Its first record only tells where the source begins.
+        source = sf.files(str(bench.folder / "orders"), "json", per_batch=1)
+        rows = flow.source("orders", source, Order, event_time="ts", watermark="0 seconds")
+        counted = rows.process_partition("counted", Counted)
+        counted.key_by("user").process("balance", Balance).append(
+            "totals", sf.delta(str(bench.folder / "totals"))
+        )
+
+    for n in range(2):
+        bench.rows("orders", [Order(10 * n + user, user, 1.0, at(n)) for user in range(6)])
+    bench.run(orders, retained_checkpoints=20, parallelism=2, max_parallelism=8)
+    begins, first, *_ = (record.slot for record in bench.records("orders"))
+    for today in ({"parallelism": 4}, {"parallelism": 1, "max_parallelism": 4}):
+        for slot in (begins, first):
+            report = bench.job("orders").replay(orders, slot, options=bench.options(**today))
+            assert report.is_same, report.document()
+
+
 @pytest.mark.parametrize(
     ("process", "where", "what"),
     [
