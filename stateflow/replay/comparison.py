@@ -91,6 +91,10 @@ class Unsteady:
     key: Any
     first: Any
     second: Any
+    state: str = ""
+    """The name of the state that differs, if one does."""
+    key_columns: tuple[str, ...] = ()
+    """Of that state's operator."""
 
     @property
     def advice(self) -> str:
@@ -257,6 +261,7 @@ def _state_document(state: StateChanges) -> dict[str, Any]:
     return {
         "operator": state.operator,
         "state": state.state,
+        "key_columns": list(state.key_columns),
         "keys": state.keys,
         **{kind: state.counts.get(kind, 0) for kind in ("gone", "new", "different")},
         "note": state.note,
@@ -271,6 +276,8 @@ def _unsteady_document(found: Unsteady) -> dict[str, Any]:
         "where": found.where,
         "slot": found.slot,
         "what": found.what,
+        "state": found.state,
+        "key_columns": list(found.key_columns),
         "key": found.key,
         "first": found.first,
         "second": found.second,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,10 @@ MOST_CHANGES = 100
 """Changes that a report keeps, over all sinks and states."""
 MOST_TEXT = 500
 """Characters of a key or a row."""
+_VALUES = {"before", "after", "first", "second"}
+"""Of a change, beside its key."""
+_OF_FEEDS = {"state", "kind", "before", "after"}
+"""Columns of a feed, which may have underscores behind their names."""
 
 
 class KeptReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,15 +100,15 @@ def name_of(words: str, key: str) -> str:
 
 def bounded(document: Mapping[str, Any]) -> dict[str, Any]:
     """The report's document with its first changes, which have no secrets and no long texts."""
-    groups = [*document["sinks"], *document["states"]]
+    groups, unsteady = [*document["sinks"], *document["states"]], document["nondeterministic"]
     most = max(1, MOST_CHANGES // max(1, len(groups)))
     return {
         **document,
         "sinks": [_group(sink, most) for sink in document["sinks"]],
         "states": [_group(state, most) for state in document["states"]],
-        "nondeterministic": _change(document["nondeterministic"]) if document["nondeterministic"] else None,
+        "nondeterministic": _change(unsteady, _secrets_of(unsteady)) if unsteady else None,
         **{
-            name: [_cut(sentence) for sentence in document[name]]
+            name: [_cut(without_secrets(sentence)) for sentence in document[name]]
             for name in ("uncompared", "findings", "notes")
         },
     }
@@ -112,29 +116,54 @@ def bounded(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _group(group: Mapping[str, Any], most: int) -> dict[str, Any]:
     kept = {name: value for name, value in group.items() if name != "unknown"}
-    return {**kept, "changes": [_change(change) for change in group["changes"][:most]]}
+    secrets = _secrets_of(group)
+    return {**kept, "changes": [_change(change, secrets) for change in group["changes"][:most]]}
 
 
-def _change(change: Mapping[str, Any]) -> dict[str, Any]:
-    values = ("key", "before", "after", "first", "second")
-    return {name: _shown(value) if name in values else value for name, value in change.items()}
+def _secrets_of(group: Mapping[str, Any]) -> frozenset[str]:
+    """Which parts of a change in state nobody may read. A key has no names of its columns, and a value none of its state."""
+    keys = {"key"} if any(map(is_secret, group.get("key_columns", ()))) else set()
+    return frozenset(keys | (_VALUES if is_secret(group.get("state", "")) else set()))
 
 
-def _shown(value: Any) -> Any:
+def _change(change: Mapping[str, Any], secrets: Collection[str]) -> dict[str, Any]:
+    columns = {column for name in _VALUES for column in _secret_columns(change.get(name))}
+    return {
+        name: value
+        if name not in _VALUES and name != "key"
+        else "***"
+        if name in secrets and value is not None
+        else _shown(value, columns)
+        for name, value in change.items()
+    }
+
+
+def _shown(value: Any, secret_columns: Collection[str]) -> Any:
     """As JSON without secrets; what is too long is its beginning, as text."""
-    plain = _plain(value)
+    plain = _plain(value, secret_columns)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
     return plain if len(text) <= MOST_TEXT else _cut(text)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, secret_columns: Collection[str] = ()) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): "***" if is_secret(str(name)) else _plain(each) for name, each in value.items()}
+        return {
+            str(name): "***" if str(name) in secret_columns or is_secret(str(name)) else _plain(each)
+            for name, each in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, bool | int | float) or value is None:
         return value
     return without_secrets(str(value))
+
+
+def _secret_columns(row: Any) -> set[str]:
+    """The columns of a feed's row that hold what its state holds, if the state is called like a secret: its name stands in the row."""
+    columns = {str(name).rstrip("_"): str(name) for name in row} if isinstance(row, Mapping) else {}
+    if not columns.keys() >= _OF_FEEDS or not is_secret(str(row[columns["state"]])):
+        return set()
+    return {name for column, name in columns.items() if column in ("map_key", "before", "after")}
 
 
 def _cut(text: str) -> str:

@@ -356,9 +356,13 @@ class _Batches:
                         change.key,
                         change.before,
                         change.after,
+                        state.state,
+                        state.key_columns,
                     )
                 if state.changed:
-                    return Unsteady(_suspects(node), slot, f"state {state.state!r}", None, None, None)
+                    return Unsteady(
+                        _suspects(node), slot, f"state {state.state!r}", None, None, None, state.state
+                    )
         finally:
             for reader in readers:
                 reader.close()

@@ -53,6 +53,8 @@ class StateChanges:
     """The first ones."""
     note: str = ""
     """Why it could not be compared key by key."""
+    key_columns: tuple[str, ...] = ()
+    """What the operator's key consists of."""
 
     @property
     def changed(self) -> int:
@@ -121,7 +123,8 @@ def _compared(
         if len(changes) < most:
             shown = jsonable(key) if namespace is None else EntryName(key, namespace).text
             changes.append(KeyChange(kind, shown, _beginning(old), _beginning(new)))
-    return StateChanges(uid, name, keys, counts, tuple(changes))
+    columns = tuple(column for column, _ in after.record.operators[uid].key)
+    return StateChanges(uid, name, keys, counts, tuple(changes), key_columns=columns)
 
 
 def _beginning(result: LookupResult) -> Any:

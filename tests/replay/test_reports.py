@@ -19,9 +19,9 @@ from stateflow.jobs import running
 from stateflow.jobs.described_replay import described_report
 from stateflow.jobs.job import Job
 from stateflow.replay import reports
-from stateflow.replay.comparison import ReplayReport, SinkChanges
+from stateflow.replay.comparison import ReplayReport, SinkChanges, Unsteady
 from stateflow.replay.rows import RowChange
-from stateflow.replay.states import OPERATOR_GONE, STATE_GONE, StateChanges
+from stateflow.replay.states import OPERATOR_GONE, STATE_GONE, KeyChange, StateChanges
 from stateflow.restore.printing import markdown, text
 from tests.jobs.made import MadeJob, made_job
 from tests.jobs.queried import queried_job
@@ -75,6 +75,47 @@ def test_what_is_called_like_a_secret_is_not_kept() -> None:
     made = kept("it", sinks={"s": sink})
     assert b"hidden" not in encode(made)
     assert made.document["sinks"][0]["changes"][0]["before"]["user"] == 1
+
+
+def test_what_a_state_or_a_key_column_calls_secret_is_not_kept_either() -> None:
+    feed = SinkChanges("changes", before=1, counts={"new": 1})
+    row = {
+        "user": 7,
+        "map_key": "hidden",
+        "state_": "access_token",
+        "kind": "put",
+        "before": None,
+        "after": "hidden",
+    }
+    feed.changes = [(1, RowChange("new", {"user": 7, "map_key": "hidden"}, None, row))]
+    of_state = StateChanges(
+        "logins", "access_token", 1, {"different": 1}, (KeyChange("different", 7, "hidden", "hidden"),)
+    )
+    of_key = StateChanges(
+        "calls",
+        "count",
+        1,
+        {"different": 1},
+        (KeyChange("different", "hidden", 1, 2),),
+        key_columns=("api_token",),
+    )
+    unsteady = Unsteady(
+        "operator 'logins'", 2, "state 'access_token'", 7, "hidden", "hidden", "access_token", ("user",)
+    )
+    made = kept("it", sinks={"changes": feed}, states=[of_state, of_key], unsteady=unsteady)
+    assert b"hidden" not in encode(made)
+    seen = [each["changes"][0] for each in (*made.document["sinks"], *made.document["states"])]
+    assert [each["key"] for each in seen] == [{"user": 7, "map_key": "***"}, 7, "***"]
+    assert (seen[2]["before"], seen[2]["after"], made.document["nondeterministic"]["key"]) == (1, 2, 7)
+
+
+def test_sentences_of_a_kept_report_have_no_secrets() -> None:
+    url = "https://u:hidden@host/x"
+    unknown = SinkChanges("totals", unknown={1: f"there is no Delta table at {url} any more"})
+    made = kept("it", sinks={"totals": unknown}, notes=[f"read from {url}"])
+    assert b"hidden" not in encode(made)
+    for name in ("uncompared", "findings", "notes"):
+        assert "host/x" in made.document[name][0]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_every_key_that_differs_is_counted_and_shown_once(backend: str, seed: in
             found |= {(state.state, str(change.key)): change.kind for change in state.changes}
             assert state.counts == Counter(change.kind for change in state.changes)
             assert state.keys >= state.changed
+            assert state.key_columns == tuple(name for name, _ in job.at(other).operators[state.operator].key)
         for reader in readers:
             reader.close()
         assert found == expected, (one, other)
