@@ -1,4 +1,4 @@
-"""All changes of a replay as a file: a line or a row for each row that is gone, new or different."""
+"""All changes of a replay as a file: a line or a row for each row, and for each key of a state, that is gone, new or different."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import pyarrow.parquet as pq
 
 from stateflow.errors import UsageError
 from stateflow.replay.rows import RowChanges
+from stateflow.replay.states import StateChanges
 from stateflow.state.values.plain import jsonable
 
 _SCHEMA = pa.schema(
     [
         ("sink", pa.string()),
+        ("operator", pa.string()),
+        ("state", pa.string()),
         ("slot", pa.int64()),
         ("kind", pa.string()),
         ("key", pa.string()),
@@ -28,7 +31,7 @@ _SCHEMA = pa.schema(
 
 
 class TakeChanges(Protocol):
-    def __call__(self, sink: str, slot: int, found: RowChanges) -> None: ...
+    def __call__(self, uid: str, slot: int, found: RowChanges | StateChanges) -> None: ...
 
 
 def refuse_other_names(path: Path) -> None:
@@ -40,10 +43,10 @@ def refuse_other_names(path: Path) -> None:
 
 @contextmanager
 def listing(path: Path | None) -> Iterator[TakeChanges]:
-    """Writes the changes as they are found, with keys and rows as JSON; None: nowhere. A block that fails leaves a file of that name
+    """Writes the changes as they are found, with keys, rows and values of states as JSON; None: nowhere. A block that fails leaves a file of that name
     as it was."""
     if path is None:
-        yield lambda sink, slot, found: None
+        yield lambda uid, slot, found: None
         return
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
@@ -59,14 +62,14 @@ def _written(path: Path, suffix: str) -> Iterator[TakeChanges]:
     if suffix == ".jsonl":
         with path.open("w", encoding="utf-8") as file:
 
-            def line(sink: str, slot: int, found: RowChanges) -> None:
-                file.writelines(json.dumps(row, default=str) + "\n" for row in _rows(sink, slot, found))
+            def line(uid: str, slot: int, found: RowChanges | StateChanges) -> None:
+                file.writelines(json.dumps(row, default=str) + "\n" for row in _rows(uid, slot, found))
 
             yield line
     else:
         with pq.ParquetWriter(path, _SCHEMA) as writer:
 
-            def rows(sink: str, slot: int, found: RowChanges) -> None:
+            def rows(uid: str, slot: int, found: RowChanges | StateChanges) -> None:
                 texts = ("key", "before", "after")
                 made = [
                     {
@@ -77,17 +80,21 @@ def _written(path: Path, suffix: str) -> Iterator[TakeChanges]:
                             if row[name] is not None
                         },
                     }
-                    for row in _rows(sink, slot, found)
+                    for row in _rows(uid, slot, found)
                 ]
                 writer.write_table(pa.Table.from_pylist(made, schema=_SCHEMA))
 
             yield rows
 
 
-def _rows(sink: str, slot: int, found: RowChanges) -> Iterator[dict[str, Any]]:
+def _rows(uid: str, slot: int, found: RowChanges | StateChanges) -> Iterator[dict[str, Any]]:
+    """A row is of a sink, or of a state of an operator; what it is not of is null."""
+    is_state = isinstance(found, StateChanges)
     for change in found.changes:
         yield {
-            "sink": sink,
+            "sink": None if is_state else uid,
+            "operator": uid if is_state else None,
+            "state": found.state if isinstance(found, StateChanges) else None,
             "slot": slot,
             "kind": change.kind,
             "key": jsonable(change.key),

@@ -26,7 +26,7 @@ from stateflow.replay.evaluation import Evaluation, PastBatches, evaluation
 from stateflow.replay.feed_names import RenamedFeed, renamed_feeds, under_todays_name
 from stateflow.replay.rows import GONE, RowChanges, compared
 from stateflow.replay.span import Step
-from stateflow.replay.states import state_changes
+from stateflow.replay.states import StateChanges, state_changes
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.inputs.open_inputs import SourceFrames
 from stateflow.spark.inputs.reread import SlotInput
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
 _LETTER = {"operator", "key", "error", "traceback", "rows"}
 """Columns of dead letters."""
-RowSink = Callable[[str, int, RowChanges], None]
-"""Hears of the changes of a sink in a batch: its uid, the slot, and all of them."""
+HearAll = Callable[[str, int, RowChanges | StateChanges], None]
+"""Hears of all changes of a sink in a batch, and in parts of those of a state behind the last one: the uid of the sink or the operator, and the
+slot."""
 
 
 @dataclass
@@ -54,7 +55,7 @@ class ReplayRequest(PastBatches):
     notes: Sequence[str] = ()
     """What the report says of the choice of the batches."""
     listener: Callable[[int, int], object] = lambda done, of: None
-    changes: RowSink = lambda sink, slot, found: None
+    changes: HearAll = lambda uid, slot, found: None
 
 
 def replay(request: ReplayRequest) -> ReplayReport:
@@ -157,8 +158,12 @@ class _Replay:
     def _compare_states(self, then: Record, now: Record) -> None:
         context = reader_context(self.options, self.job.store.url, lambda: then.now)
         one, other = context.reader(then), context.reader(now)
+
+        def hear(part: StateChanges) -> None:
+            self.request.changes(part.operator, then.slot, part)
+
         try:
-            self.report.states = list(state_changes(one, other, SHOWN))
+            self.report.states = list(state_changes(one, other, SHOWN, hear))
         finally:
             one.close()
             other.close()

@@ -7,7 +7,7 @@ shards as a whole anyway to count the keys, and has seen by then which of them d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -23,6 +23,8 @@ from stateflow.state.values.plain import comparable, jsonable
 
 SHOWN = 100
 """Entries of a list or a map that a change shows."""
+_PART = 1000
+"""Changes that are in memory at once, beside those that are kept."""
 OPERATOR_GONE, STATE_GONE = "the operator is gone", "the state is gone"
 OTHER_KEYS = "its key has other types than before"
 OTHER_NAMESPACES = "its namespaces have other types than before"
@@ -61,8 +63,14 @@ class StateChanges:
         return sum(self.counts.values())
 
 
-def state_changes(before: StateReader, after: StateReader, most: int) -> Iterator[StateChanges]:
-    """Every state of `after` beside the same one of `before`; `most` changes of each are kept."""
+HearChanges = Callable[[StateChanges], object]
+"""Hears of changes of a state. It is given a part of them, and no counts."""
+
+
+def state_changes(
+    before: StateReader, after: StateReader, most: int, hear: HearChanges = lambda part: None
+) -> Iterator[StateChanges]:
+    """Every state of `after` beside the same one of `before`; `most` changes of each are kept. `hear` gets all of them, in parts."""
     for uid in before.record.operators:
         if uid not in after.record.operators:
             yield StateChanges(uid, "", note=OPERATOR_GONE)
@@ -83,12 +91,15 @@ def state_changes(before: StateReader, after: StateReader, most: int) -> Iterato
             elif old.states[former[name]].namespace != operator.states[name].namespace:
                 yield StateChanges(uid, name, note=OTHER_NAMESPACES)
             else:
-                yield _compared(before, after, uid, (former[name], name), most)
-        yield from _without_keys(uid, old.operator_states, operator.operator_states)
+                yield _compared(before, after, uid, (former[name], name), most, hear)
+        yield from _without_keys(uid, old.operator_states, operator.operator_states, hear)
 
 
 def _without_keys(
-    uid: str, before: Mapping[str, OperatorListState], after: Mapping[str, OperatorListState]
+    uid: str,
+    before: Mapping[str, OperatorListState],
+    after: Mapping[str, OperatorListState],
+    hear: HearChanges,
 ) -> Iterator[StateChanges]:
     """State of subtasks, which is compared as a whole."""
     former = found_names({name: state.former for name, state in after.items()}, before)
@@ -99,17 +110,30 @@ def _without_keys(
             yield StateChanges(uid, name, note="the state is new")
             continue
         alike = sorted(map(sorted, before[former[name]].parts)) == sorted(map(sorted, state.parts))
+        if not alike:
+            hear(StateChanges(uid, name, changes=(KeyChange(DIFFERENT, None, None, None),)))
         yield StateChanges(uid, name, counts={} if alike else {DIFFERENT: 1}, note="it belongs to subtasks")
 
 
 def _compared(
-    before: StateReader, after: StateReader, uid: str, names: tuple[str, str], most: int
+    before: StateReader,
+    after: StateReader,
+    uid: str,
+    names: tuple[str, str],
+    most: int,
+    hear: HearChanges,
 ) -> StateChanges:
     """`names`: what the state is called before and after."""
     former, name = names
     counts: dict[str, int] = {}
     changes: list[KeyChange] = []
+    part: list[KeyChange] = []
     keys = 0
+
+    def hand_over() -> None:
+        hear(StateChanges(uid, name, changes=tuple(part)))
+        part.clear()
+
     for key, namespace, stored in _keys(before, after, uid, names):
         keys += 1
         if stored is None:
@@ -120,9 +144,13 @@ def _compared(
             continue  # the same value, stored in another way; or expired in both
         kind = DIFFERENT if old.found and new.found else GONE if old.found else NEW
         counts[kind] = counts.get(kind, 0) + 1
-        if len(changes) < most:
-            shown = jsonable(key) if namespace is None else EntryName(key, namespace).text
-            changes.append(KeyChange(kind, shown, _beginning(old), _beginning(new)))
+        shown = jsonable(key) if namespace is None else EntryName(key, namespace).text
+        part.append(KeyChange(kind, shown, _beginning(old), _beginning(new)))
+        changes += part[-1:] if len(changes) < most else []
+        if len(part) == _PART:
+            hand_over()
+    if part:
+        hand_over()
     columns = tuple(column for column, _ in after.record.operators[uid].key)
     return StateChanges(uid, name, keys, counts, tuple(changes), key_columns=columns)
 

@@ -9,9 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from stateflow.replay.listing import listing
-from stateflow.replay.rows import NEW, RowChange, RowChanges
+from stateflow.replay.rows import GONE, NEW, RowChange, RowChanges
+from stateflow.replay.states import KeyChange, StateChanges
 
 FOUND = RowChanges(changes=(RowChange(NEW, {"user": 1}, None, {"user": 1, "total": 2.0}),))
+
+OF_STATE = StateChanges(
+    "balance", "total", changes=(KeyChange(NEW, 7, None, 2.0), KeyChange(GONE, [8, "a"], 1.0, None))
+)
 
 
 def ends_early(file: Path) -> None:
@@ -29,10 +34,19 @@ def test_a_file_is_replaced_when_all_is_there_and_not_before(tmp_path: Path, nam
     assert file.read_text() == "of an earlier replay"
     with listing(file) as take:
         take("sums", 3, FOUND)
+        take("balance", 4, OF_STATE)
     rows = (
         [json.loads(line) for line in file.read_text().splitlines()]
         if file.suffix == ".jsonl"
-        else pq.read_table(file).to_pylist()
+        else [
+            {**row, "key": json.loads(row["key"]), "after": row["after"] and json.loads(row["after"])}
+            for row in pq.read_table(file).to_pylist()
+        ]
     )
-    assert [(row["sink"], row["slot"], row["kind"]) for row in rows] == [("sums", 3, NEW)]
+    columns = ("sink", "operator", "state", "slot", "kind", "key", "after")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        ("sums", None, None, 3, NEW, {"user": 1}, {"user": 1, "total": 2.0}),
+        (None, "balance", "total", 4, NEW, 7, 2.0),
+        (None, "balance", "total", 4, GONE, [8, "a"], None),
+    ]
     assert list(tmp_path.iterdir()) == [file]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -282,8 +283,9 @@ def test_the_same_code_gives_no_difference_publishes_nothing_and_leaves_nothing(
     assert (Path(ASKED).read_text(), shop.delivered) == (asked, delivered), "a replay calls nobody"
 
 
-def test_other_code_is_shown_by_row_and_by_key(shop: Shop) -> None:
-    report = shop.replay(Doubled)
+def test_other_code_is_shown_by_row_and_by_key(shop: Shop, tmp_path: Path) -> None:
+    with listing(tmp_path / "changes.jsonl") as take:
+        report = shop.replay(Doubled, changes=take)
 
     assert not report.is_same
     totals = report.sinks["totals"]
@@ -301,6 +303,15 @@ def test_other_code_is_shown_by_row_and_by_key(shop: Shop) -> None:
     state = next(s for s in report.states if s.state == "total")
     assert [(c.key, c.kind) for c in state.changes] == [(2, "different")]
     assert state.changes[0].after > state.changes[0].before
+    lines = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
+    (listed,) = (line for line in lines if (line["operator"], line["state"]) == ("balance", "total"))
+    assert (listed["sink"], listed["slot"], listed["key"], listed["after"]) == (
+        None,
+        report.last,
+        2,
+        state.changes[0].after,
+    )
+    assert len(lines) == sum(each.changed for each in (*report.sinks.values(), *report.states))
     assert "of sink 'totals' would be others, and max_changed=0.01 lets 0 pass" in report.excess(0.01)
     assert report.excess(1.0) == ""
 

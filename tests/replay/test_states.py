@@ -63,7 +63,12 @@ def test_every_key_that_differs_is_counted_and_shown_once(backend: str, seed: in
             if was.get(key) != now.get(key)
         }
         found: dict[tuple[str, str], Any] = {}
-        for state in state_changes(readers[0], readers[1], NO_MORE):
+        heard: list[tuple[str, Any]] = []
+
+        def hear(part: Any, heard: list[tuple[str, Any]] = heard) -> None:
+            heard.extend((part.state, change) for change in part.changes)
+
+        for state in state_changes(readers[0], readers[1], NO_MORE, hear):
             found |= {(state.state, str(change.key)): change.kind for change in state.changes}
             assert state.counts == Counter(change.kind for change in state.changes)
             assert state.keys >= state.changed
@@ -71,6 +76,8 @@ def test_every_key_that_differs_is_counted_and_shown_once(backend: str, seed: in
         for reader in readers:
             reader.close()
         assert found == expected, (one, other)
+        assert {(state, str(change.key)): change.kind for state, change in heard} == expected
+        assert len(heard) == len(expected)
 
 
 def test_a_renamed_state_is_compared_with_what_it_was_called(tmp_path: Path) -> None:
@@ -130,6 +137,10 @@ def test_state_without_keys_is_compared_under_all_its_names(
         )
         return context.reader(made_record(1, operators={"x": operator}))
 
-    found = list(state_changes(reader(before), reader(after), NO_MORE))
+    heard: list[Any] = []
+    found = list(state_changes(reader(before), reader(after), NO_MORE, heard.append))
     assert {change.state: change.note for change in found} == notes
+    assert [(part.state, len(part.changes)) for part in heard] == [
+        (state.state, state.changed) for state in found if state.changed
+    ], "it is in the file of all changes as often as it counts"
     assert ReplayReport("orders", "x", 1, 2, states=found).is_same is same
