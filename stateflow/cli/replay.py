@@ -144,6 +144,8 @@ def replay(
 
 def pieces(report: ReplayReport) -> Iterator[Piece]:
     """The report as text."""
+    from stateflow.replay.reports import figure
+
     live = f"; they took {report.live_seconds:.1f} s then" if report.live_seconds else ""
     yield (
         f"{several(report.batches, 'batch', 'batches')} of {several(report.rows, 'row')} ran again in {report.seconds:.1f} s, from checkpoint {report.first} to "
@@ -161,9 +163,9 @@ def pieces(report: ReplayReport) -> Iterator[Piece]:
     yield TextTable(
         ("sink", "delivered", "now", "gone", "new", "different"),
         [
-            (s.sink, *(f"{n:,}" if not s.unknown else f"{n:,} + ?" if n else "?" for n in figures))
+            (s.sink, *(figure(count, len(s.unknown)) for count in counts))
             for s in report.sinks.values()
-            for figures in [(s.before, s.after, *(s.counts.get(kind, 0) for kind in _KINDS))]
+            for counts in [(s.before, s.after, *(s.counts.get(kind, 0) for kind in _KINDS))]
         ],
     )
     yield TextTable(

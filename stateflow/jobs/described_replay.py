@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stateflow.quantities import several
-from stateflow.replay.reports import KeptReport
+from stateflow.replay.reports import KeptReport, figure
 from stateflow.restore.printing import Description, Name, Row, Section, Sentence, Words
 
 KINDS = ("gone", "new", "different")
@@ -23,6 +23,12 @@ def described_report(kept: KeptReport) -> Description:
     facts = [f"{ran} ran again on a fork; nothing was published", *found["notes"], *found["findings"]]
     if kept.excess:
         facts.append(kept.excess)
+    if found["compared"]:
+        outputs = Section(
+            "Outputs", ("sink", "delivered", "now", *KINDS), [_sink(each) for each in found["sinks"]]
+        )
+    else:
+        outputs = Section("Outputs", ("sink", "rows"), [_uncompared(each) for each in found["sinks"]])
     return Description(
         title=(
             "Replay of checkpoints ", Name(str(found["from"])), " to ", Name(str(found["to"])), " of job ", Name(found["job"]),
@@ -30,12 +36,12 @@ def described_report(kept: KeptReport) -> Description:
         ),
         sections=(
             Section("What ran", rows=[Row("", (Sentence(fact),)) for fact in facts]),
-            Section("Outputs", ("sink", "delivered", "now", *KINDS), [_sink(each) for each in found["sinks"]]),
+            outputs,
             Section(
                 "State", ("state", *KINDS, "note"), [_state(each) for each in found["states"] if _differs(each)]
             ),
             Section(
-                "The first differences",
+                "The first differences" if found["compared"] else "The first rows",
                 ("where", "checkpoint", "what", "key", "before", "after"),
                 [_change(each) for each in described_changes(kept)[:SHOWN]],
             ),
@@ -62,11 +68,20 @@ def _of_state(state: Mapping[str, Any], last: int) -> Iterator[dict[str, Any]]:
 
 
 def _sink(sink: Mapping[str, Any]) -> Row:
-    counts = [_number(sink[name]) for name in ("before", "after", *KINDS)]
+    # A report of an earlier version does not say how many.
+    counts = [figure(sink[name], sink.get("unknown_batches", 0)) for name in ("before", "after", *KINDS)]
     line: Words = (
         Name(sink["sink"]), f": {counts[0]} delivered, {counts[1]} now; {counts[2]} gone, {counts[3]} new, {counts[4]} different",
     )  # fmt: skip
     return Row("sink", line, [(Name(sink["sink"]),), *((count,) for count in counts)])
+
+
+def _uncompared(sink: Mapping[str, Any]) -> Row:
+    """The replay has not looked at what was delivered."""
+    count = sink["after"]
+    return Row(
+        "sink", (Name(sink["sink"]), f": {several(count, 'row')}"), [(Name(sink["sink"]),), (_number(count),)]
+    )
 
 
 def _state(state: Mapping[str, Any]) -> Row:

@@ -92,6 +92,11 @@ def forget(store: Store, layout: JobLayout, name: str = "") -> None:
     )
 
 
+def figure(count: int, unknown_batches: int) -> str:
+    """A number of rows of a sink. Of batches that could not be compared nobody knows how many there are."""
+    return f"{count:,}" if not unknown_batches else f"{count:,} + ?" if count else "?"
+
+
 def name_of(words: str, key: str) -> str:
     """A name for people, which is the same for the same key and another one for another."""
     plain = re.sub("[^A-Za-z0-9._-]+", "-", words).strip("-._")[:80] or "replay"
@@ -116,6 +121,8 @@ def bounded(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _group(group: Mapping[str, Any], most: int) -> dict[str, Any]:
     kept = {name: value for name, value in group.items() if name != "unknown"}
+    if "unknown" in group:
+        kept["unknown_batches"] = len(group["unknown"])
     secrets = _secrets_of(group)
     return {**kept, "changes": [_change(change, secrets) for change in group["changes"][:most]]}
 

@@ -166,6 +166,31 @@ def test_what_could_not_be_compared_and_what_differs_is_said_as_text_and_as_mark
     assert "nothing differs" in text(described_report(kept("it")))
 
 
+def test_numbers_that_nobody_knows_are_not_shown() -> None:
+    sinks = {
+        "some": SinkChanges("some", before=4, after=4, unknown={3: "its files were vacuumed"}),
+        "none": SinkChanges("none", unknown={3: "its files were vacuumed"}),
+        "all": SinkChanges("all", before=1200, after=1200),
+    }
+    shown = described_report(kept("it", sinks=sinks))
+    for line in (
+        "| `some` | 4 + ? | 4 + ? | ? | ? | ? |",
+        "| `none` | ? | ? | ? | ? | ? |",
+        "| `all` | 1,200 | 1,200 | 0 | 0 | 0 |",
+    ):
+        assert line in markdown(shown)
+    assert "4 + ? delivered, 4 + ? now; ? gone" in text(shown)
+
+
+def test_a_report_without_a_comparison_says_nothing_of_what_was_delivered() -> None:
+    sink = SinkChanges("totals", after=6, changes=[(1, RowChange("new", {}, None, {"user": 7}))])
+    shown = described_report(kept("it", sinks={"totals": sink}, compared=False))
+    assert "| `totals` | 6 |" in markdown(shown)
+    assert "totals: 6 rows" in text(shown)
+    for words in ("delivered", "differences", "gone"):
+        assert words not in text(shown) + markdown(shown)
+
+
 def test_a_report_that_takes_the_place_of_another_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

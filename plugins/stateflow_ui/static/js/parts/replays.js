@@ -13,6 +13,9 @@ import { Badge, Command, Empty, Moment, Notice, Sentence, Trouble, Waiting } fro
 const KINDS = ["gone", "new", "different"];
 const sum = (group) => KINDS.reduce((all, kind) => all + (group[kind] ?? 0), 0);
 
+// Of batches that could not be compared nobody knows how many rows there are.
+const figure = (sink, count) => (!sink.unknown_batches ? whole(count) : count ? `${whole(count)} + ?` : "?");
+
 export function Replays({ conn, job, data, name }) {
   return html`<section aria-labelledby="replays">
     <div class="section-head"><h2 id="replays">Replays</h2><p class="counted"><span class="faint">What other code would have done on batches that were. Nothing of it was published.</span></p></div>
@@ -61,6 +64,7 @@ function Report({ conn, job, kept }) {
     ...report.states.flatMap((state) => state.changes.map((each) => ({ ...each, where: `${state.operator} ${state.state}`, slot: report.to }))),
   ].map((each, k) => ({ ...each, k }));
   const counts = KINDS.map((kind) => ({ key: kind, name: kind, right: true, cell: (each) => whole(each[kind] ?? 0) }));
+  const outputs = [["before", "delivered"], ["after", "now"], ...KINDS.map((kind) => [kind, kind])].map(([key, name]) => ({ key, name, right: true, cell: (each) => figure(each, each[key] ?? 0) }));
   return html`<section aria-label=${`Report ${kept.name}`} class="stack">
     <div class="section-head"><h3>${kept.name}</h3><p class="counted">
       <span><b>${report.pipeline}</b> over ${plural(report.batches, "batch", "batches")} from ${slot(report.from)} to ${slot(report.to)}</span>
@@ -71,9 +75,7 @@ function Report({ conn, job, kept }) {
     ${[...report.notes, ...report.uncompared.map((each) => `not compared: ${each}`)].map((note) => html`<${Notice} key=${note}><${Sentence} text=${note} /><//>`)}
     ${report.sinks.length > 0 && html`<${Table} caption="Outputs" rows=${report.sinks} keyOf=${(each) => each.sink} columns=${[
       { key: "sink", name: "Output", wide: true, cell: (each) => html`<b>${each.sink}</b>` },
-      { key: "before", name: "delivered", right: true, cell: (each) => whole(each.before) },
-      { key: "after", name: "now", right: true, cell: (each) => whole(each.after) },
-      ...counts,
+      ...(report.compared ? outputs : [{ key: "after", name: "rows", right: true, cell: (each) => whole(each.after) }]),
     ]} />`}
     ${states.length > 0 && html`<${Table} caption="State" rows=${states} keyOf=${(each) => `${each.operator}.${each.state}`} columns=${[
       { key: "state", name: "State", wide: true, cell: (each) => html`<b>${each.operator}</b> ${each.state} ${each.note && html`<small>${each.note}</small>`}` },
