@@ -37,6 +37,9 @@ class SinkChanges:
     new_rows: int = 0
     """Of batches whose pipeline had no such sink."""
     new_batches: int = 0
+    abandoned_rows: int = 0
+    """Now, of batches whose output for it was given up."""
+    abandoned_batches: int = 0
     unknown: dict[int, str] = field(default_factory=dict)
     """By slot: why nobody knows any more what was delivered."""
 
@@ -243,6 +246,8 @@ def _sink_document(sink: SinkChanges) -> dict[str, Any]:
         "after": sink.after,
         "new_rows": sink.new_rows,
         "new_batches": sink.new_batches,
+        "abandoned_rows": sink.abandoned_rows,
+        "abandoned_batches": sink.abandoned_batches,
         **{kind: sink.counts.get(kind, 0) for kind in ("gone", "new", "different")},
         "columns_gone": list(sink.columns_gone),
         "columns_new": list(sink.columns_new),

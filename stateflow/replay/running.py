@@ -154,6 +154,11 @@ class _Replay:
                     f"the pipeline had no sink {sink.sink!r} in {several(sink.new_batches, 'batch', 'batches')}: the "
                     f"{several(sink.new_rows, 'row')} for it now are compared with nothing"
                 )
+            if sink.abandoned_batches:
+                self.report.notes.append(
+                    f"what sink {sink.sink!r} was to get of {several(sink.abandoned_batches, 'batch', 'batches')} was given up with "
+                    f"`stateflow abandon`: the {several(sink.abandoned_rows, 'row')} for it now are compared with nothing"
+                )
 
     def _compare_states(self, then: Record, now: Record) -> None:
         context = reader_context(self.options, self.job.store.url, lambda: then.now)
@@ -230,6 +235,11 @@ class _Batches:
                 sink.new_rows += after.num_rows
                 sink.new_batches += 1
                 continue
+            if self._was_abandoned(record, uid):
+                # What nobody was given cannot differ: the code that ran then would seem to add rows.
+                sink.abandoned_rows += after.num_rows
+                sink.abandoned_batches += 1
+                continue
             try:
                 before = self._delivered(record, uid)
                 _refuse_others(before, after)
@@ -274,8 +284,11 @@ class _Batches:
                 sink.take(record.slot, found)
                 request.changes(uid, record.slot, found)
 
+    def _was_abandoned(self, record: Record, uid: str) -> bool:
+        return was_abandoned(self.of.request.log.slots[record.slot].outcome, uid)
+
     def _delivered(self, record: Record, uid: str) -> pa.Table | None:
-        if was_abandoned(self.of.request.log.slots[record.slot].outcome, uid):
+        if self._was_abandoned(record, uid):
             return None
         then = record.sinks.get(uid)
         return None if then is None else delivered_rows(self.past.spark, then, self.past.own)

@@ -518,3 +518,39 @@ def test_a_dead_letter_is_the_same_wherever_its_line_has_moved(spark: SparkSessi
     )
     assert (moved.is_same, moved.sinks["letters"].before > 0) == (True, True)
     assert otherwise.sinks["letters"].changed
+
+
+def test_a_batch_whose_output_was_given_up_is_compared_with_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    broken: set[int] = set()
+
+    def hook(frame: Any, delivery: Any) -> None:
+        if delivery.slot in broken:
+            raise RuntimeError("nobody takes it")
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        source = bench.source("orders", "id int, user int, amount double, ts timestamp")
+        rows = flow.source("orders", source, Order, event_time="ts", watermark="0 seconds")
+        rows.key_by("user").process("balance", Balance).for_each_batch("told", hook)
+
+    bench.rows("orders", [Order(1, 1, 1.0, at(1))])
+    bench.run(orders, retained_checkpoints=20)
+    first = bench.records("orders")[0].slot
+    broken |= set(range(first + 1, first + 9))
+    bench.rows("orders", [Order(2, 2, 1.0, at(2)), Order(3, 3, 1.0, at(2))])
+    with pytest.raises(Exception, match="nobody takes it"):
+        bench.run(orders, retained_checkpoints=20)
+    slot = bench.job("orders").log().pending[-1].slot
+    bench.job("orders").abandon(slot)
+    broken.clear()
+    bench.rows("orders", [Order(4, 1, 1.0, at(3))])
+    bench.run(orders, retained_checkpoints=20)
+
+    report = bench.job("orders").replay(orders, first, options=bench.options())
+    told = report.sinks["told"]
+    assert (report.is_same, report.excess(0.0)) == (True, ""), report.document()
+    assert (told.abandoned_batches, told.abandoned_rows, told.before, told.after) == (1, 2, 4, 4)
+    assert "was given up with `stateflow abandon`: the 2 rows" in report.notes[0]
