@@ -139,6 +139,37 @@ def test_a_replay_has_the_rows_of_messages_of_json_that_were_appended(
     assert "value" in kept.column_names
 
 
+@pytest.mark.parametrize(
+    ("schema", "options", "keys", "some"),
+    [
+        ("v string", {"value": "string"}, [], [("a",), ('{"v": 1}',)]),
+        ("`a b` string, v binary", {"value": "bytes"}, ["a b"], [("a", b"\xff"), ("ü", b"x")]),
+        (
+            "id long, `a b` string, v string",
+            {"value": "string"},
+            ["id", "a b"],
+            [(1, "x", "a"), (2, '"', "")],
+        ),
+        ("id long, v string", {"value": "string"}, ["id"], [(1, "a")]),
+        ("k string, v string", {"value": "string", "key": "json"}, ["k"], [("a", "b")]),
+    ],
+)
+def test_a_replay_has_the_rows_of_messages_of_text_and_of_bytes_that_were_appended(
+    log: SinkLog,
+    topics: Topics,
+    topic: str,
+    schema: str,
+    options: dict[str, str],
+    keys: list[str],
+    some: list[tuple[Any, ...]],
+) -> None:
+    sink = opened(log, topics, topic, schema, **options, **({"keys": keys} if keys else {}))
+    found = delivered_rows(log.spark, log.prepare(sink, rows(log, schema, *some)), log.stage)
+    assert found is not None
+    names = log.spark.createDataFrame([], schema).columns
+    assert sorted(tuple(row[name] for name in names) for row in found.to_pylist()) == sorted(some)
+
+
 def test_a_slot_that_the_brokers_forgot_is_still_known(log: SinkLog, topics: Topics, topic: str) -> None:
     sink = opened(log, topics, topic)
     first = log.prepare(sink, rows(log, PAIR, (1, "a")))

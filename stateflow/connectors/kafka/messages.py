@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from stateflow.connectors import DELETE, UsageError, as_json, check_as_json, quoted
+from stateflow.connectors import DELETE, UsageError, as_json, check_as_json, from_json, quoted
 from stateflow.connectors.kafka.columns import MADE
 from stateflow.connectors.kafka.kinds import TEXTS, one_column
 
@@ -26,6 +26,8 @@ MEANT = "meant"
 """A column of them without a value where a message would be taken for a delete, and is none."""
 ORDER = "order{}"
 """Columns of them that say which message of a key is the last."""
+_VALUE_AS_IT_IS, _KEY_AS_IT_IS, _KEY_AS_JSON = "value_as_it_is", "key_as_it_is", "key_as_json"
+"""What a record keeps of columns that messages of text or bytes are made of."""
 OVERHEAD = 300
 """Bytes of a message beside key and value: its headers and the batch around it."""
 
@@ -81,6 +83,36 @@ def messages(
     return made.selectExpr("*", f"{size} + {OVERHEAD} AS {SIZE}")
 
 
+def kept(
+    schema: StructType, topic: KafkaTopic, keys: Sequence[str], values: Sequence[str]
+) -> dict[str, list[list[str]]]:
+    """What a record keeps of columns, by names and types, so that `put_out` makes rows of messages; empty where Spark cannot make them."""
+
+    def typed(names: Sequence[str]) -> list[list[str]]:
+        return [[name, schema[name].dataType.simpleString()] for name in names]
+
+    if topic.value == "json":
+        return {"columns": typed(values)}
+    if topic.value not in TEXTS:
+        return {}
+    # The columns of the key are not in the value.
+    return {_VALUE_AS_IT_IS: typed(values), _form_of_key(schema, topic, keys): typed(keys)}
+
+
+def put_out(columns: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    """An expression for the struct that the pipeline put out, over staged messages, by what a record keeps of the columns; else empty."""
+    if of_json := columns.get("columns"):
+        return from_json(f"cast({VALUE} as string)", of_json)
+    if not (value := columns.get(_VALUE_AS_IT_IS)):
+        return ""
+    fields = [(name, f"cast({VALUE} as {kind})") for name, kind in value]
+    fields += [(name, f"cast({KEY} as {kind})") for name, kind in columns.get(_KEY_AS_IT_IS, ())]
+    if of_key := columns.get(_KEY_AS_JSON):
+        parsed = from_json(f"cast({KEY} as string)", of_key)
+        fields += [(name, f"{parsed}.{quoted(name)}") for name, _ in of_key]
+    return f"struct({', '.join(f'{part} AS {quoted(name)}' for name, part in fields)})"
+
+
 def newest(rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
     """Of each key the last message. Among equals the content decides, the same way every time."""
     order = [f"{ORDER.format(k)} DESC NULLS LAST" for k in range(len(order_by))]
@@ -92,9 +124,13 @@ def newest(rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
 def _key(schema: StructType, topic: KafkaTopic, keys: Sequence[str]) -> str:
     if not keys:
         return "NULL"
-    is_text = len(keys) == 1 and schema[keys[0]].dataType.simpleString() in TEXTS.values()
-    if topic.key in TEXTS or (topic.key is None and is_text):
+    if _form_of_key(schema, topic, keys) == _KEY_AS_IT_IS:
         return quoted(keys[0])
     # A key with a null in it is none: it is refused, and not written as a text with null in it.
     absent = " OR ".join(f"{quoted(name)} IS NULL" for name in keys)
     return f"CASE WHEN {absent} THEN NULL ELSE {as_json(keys)} END"
+
+
+def _form_of_key(schema: StructType, topic: KafkaTopic, keys: Sequence[str]) -> str:
+    is_text = len(keys) == 1 and schema[keys[0]].dataType.simpleString() in TEXTS.values()
+    return _KEY_AS_IT_IS if topic.key in TEXTS or (topic.key is None and is_text) else _KEY_AS_JSON

@@ -19,7 +19,6 @@ from stateflow.connectors import (
     Staged,
     Stager,
     first_duplicate,
-    from_json,
     trying_again,
 )
 from stateflow.connectors.kafka import avro_values, messages, protobuf_values, slots, spread
@@ -84,7 +83,7 @@ class KafkaAppend(Sink):
                 "topic_id": facts.id,
                 "exactly_once": self.delivery == "exactly_once",
                 **self._spread(facts),
-                **self._columns_kept(frame.schema, values),
+                **self._columns_kept(frame.schema, keys, values),
             },
             files=staged.files,
             rows=staged.rows,
@@ -108,8 +107,7 @@ class KafkaAppend(Sink):
 
     @classmethod
     def put_out(cls, prepared: Prepared) -> str:
-        columns = prepared.payload.get("columns")
-        return from_json(f"cast({messages.VALUE} as string)", columns) if columns else ""
+        return messages.put_out(prepared.payload)
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
         def asked() -> Mapping[str, str]:
@@ -166,11 +164,9 @@ class KafkaAppend(Sink):
         """What a record keeps of how its keys are spread."""
         return {}
 
-    def _columns_kept(self, schema: StructType, values: Sequence[str]) -> dict[str, Any]:
+    def _columns_kept(self, schema: StructType, keys: Sequence[str], values: Sequence[str]) -> dict[str, Any]:
         """What a record keeps so that a replay makes rows of the messages."""
-        if self.target.value != "json":
-            return {}
-        return {"columns": [[name, schema[name].dataType.simpleString()] for name in values]}
+        return messages.kept(schema, self.target, keys, values)
 
     def _last_of_keys(
         self, spark: SparkSession, staged: Staged, schema: StructType, at: SinkSlot, stager: Stager
@@ -192,7 +188,7 @@ class KafkaUpsert(KafkaAppend):
             self.warning = spread.grown(str(self.target), self._partitions, facts.partitions)
         return {spread.PARTITIONS: self._partitions}
 
-    def _columns_kept(self, schema: StructType, values: Sequence[str]) -> dict[str, Any]:
+    def _columns_kept(self, schema: StructType, keys: Sequence[str], values: Sequence[str]) -> dict[str, Any]:
         # It stages the last row of each key, and none of those that delete.
         return {}
 
