@@ -1,7 +1,8 @@
 """One Spark application of a host: it takes runs over a socket and gives each a place, a session and a process.
 
-The host's keeper starts it, and hears on its standard output when it takes runs and when it wants to be replaced. It ends with all
-its runs when its standard input closes: the keeper is gone then.
+The host's keeper starts it, and hears when it takes runs and when it wants to be replaced, through the pipe that is its standard output
+at its start. What Spark, a jar or a library prints there from then on goes to the log. It ends with all its runs when its standard
+input closes: the keeper is gone then.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from stateflow.hosts.upgrades import installed
 from stateflow.quantities import several
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from stateflow.spark.internals.lending import Lent
 
 WARM = 20
@@ -84,8 +87,12 @@ class HostedRun:
 
 
 class Application:
-    def __init__(self, folder: Path, number: int, settings: HostSettings, command: zygote.Command) -> None:
+    def __init__(
+        self, folder: Path, number: int, settings: HostSettings, command: zygote.Command, keeper: int
+    ) -> None:
+        """`keeper`: the file descriptor at which the keeper hears what this application says."""
         self.name = folder.name
+        self._keeper = keeper
         self.number = number
         self.settings = settings
         self.folder = folder / f"application-{number}-{os.getpid()}"
@@ -107,6 +114,7 @@ class Application:
         """Whether runs that are stopped begin again on the application that has replaced this one."""
         self._outdated = False
         self._lost = False
+        self._spark_process: Popen[bytes] | None = None
         # Noted now: who turns a link to another installation while the host runs has not changed what it has imported.
         self._package, self._python = package_folder(), python_folder()
         self._installed = installed()
@@ -116,7 +124,7 @@ class Application:
             place: SimpleQueue() for place in range(1, settings.places + 1)
         }
         self._warm = 0
-        self._zygote_pid, self._zygote = zygote.start(self.sockets, command)
+        self._zygote_pid, self._zygote = zygote.start(self.sockets, command, [keeper])
         self._to_zygote = threading.Lock()
 
     def open(self) -> None:
@@ -451,7 +459,7 @@ class Application:
 
     def say(self, message: Mapping[str, Any]) -> None:
         with suppress(OSError):
-            print(json.dumps(message), flush=True)  # noqa: T201  the keeper reads it
+            os.write(self._keeper, f"{json.dumps(message)}\n".encode())
 
     def shown(self) -> dict[str, Any]:
         """What people ask about."""
@@ -578,10 +586,18 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
+def _taken_from_spark() -> int:
+    """The pipe to the keeper as a descriptor that only this process has. Spark's JVM prints where this process does, and what a jar
+    prints is none of the keeper's business: standard output is the log from here on."""
+    keeper = os.dup(1)
+    os.dup2(2, 1)
+    return keeper
+
+
 def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
     """Takes runs until standard input closes. `command`: what a run gives its arguments to."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    application = Application(folder, number, read_settings(folder), command)
+    application = Application(folder, number, read_settings(folder), command, _taken_from_spark())
     try:
         application.open()
     except BaseException:

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,8 @@ CLAIM = 0.5
 """Seconds to try to become the keeper: whoever asks whether there is one has the lock for a moment."""
 MOST_PAUSE = 60.0
 """The longest pause, in seconds, before another start after starts that failed one after the other."""
+LAST_WORK = 30.0
+"""Seconds that Spark's JVM and the zygote may take to end behind their application."""
 
 
 @dataclass
@@ -137,11 +139,13 @@ class Keeper:
     def _listen(self, application: _Application) -> None:
         assert application.process.stdout is not None
         for line in application.process.stdout:
-            try:
-                self._said.put((application.number, json.loads(line)))
-            except ValueError:
+            message = _message_in(line)
+            if message is None:
                 log(line.decode(errors="replace").rstrip())
+            else:
+                self._said.put((application.number, message))
         application.process.wait()
+        _wait_for_the_end(application.processes)
         self._said.put((application.number, None))
 
     def _hear(self, number: int, message: dict[str, Any] | None) -> None:
@@ -257,6 +261,25 @@ class Keeper:
         assert application.process.stdin is not None
         with suppress(OSError):
             application.process.stdin.close()
+
+
+def _message_in(line: bytes) -> dict[str, Any] | None:
+    """What an application says in a line; None for a line that is none of its messages, such as one that a library has printed."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict):
+        return None
+    is_ready = isinstance(message.get("ready"), str) and isinstance(message.get("processes"), dict)
+    return message if is_ready or "lost" in message or "recycle" in message else None
+
+
+def _wait_for_the_end(processes: Mapping[str, int]) -> None:
+    """Of all processes of an application that has ended: whoever asked for the end of a host finds nothing of it."""
+    until = time.monotonic() + LAST_WORK
+    while any(map(started, processes.values())) and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def claim(folder: Path) -> int:

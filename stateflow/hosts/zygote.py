@@ -13,7 +13,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -230,10 +230,10 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def start(folder: Path, command: Command) -> tuple[int, Connection]:
+def start(folder: Path, command: Command, hosts_own: Sequence[int] = ()) -> tuple[int, Connection]:
     """Forks the zygote of a host from this process, which has no thread yet. Its pid, and the connection to it.
 
-    `command`: what a run gives its arguments to.
+    `command`: what a run gives its arguments to. `hosts_own`: file descriptors that neither the zygote nor a run may have.
     """
     mine, its = socket.socketpair()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -246,6 +246,8 @@ def start(folder: Path, command: Command) -> tuple[int, Connection]:
         return pid, Connection(mine)
     mine.close()
     try:
+        for each in hosts_own:
+            os.close(each)
         # Signals of a terminal are for the host's process, which ends this one.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -50,6 +53,36 @@ def test_a_run_that_spark_does_not_answer_is_refused_and_not_listed(
     application._run_at(1, theirs, ASKED, [])
     assert ours.receive()[0] == {"refused": "its Spark does not answer", "exit_code": UNAVAILABLE}
     assert application.runs == {}
+
+
+PRINTING = """
+import os, sys
+from pathlib import Path
+from stateflow.hosts import application, zygote
+from stateflow.hosts.client import Connection
+from stateflow.hosts.settings import HostSettings, write
+def has_it(number):
+    try:
+        return os.fstat(number).st_ino == pipe
+    except OSError:
+        return False
+pipe = os.fstat(1).st_ino
+zygote.import_all = lambda: print("the zygote has it:", any(map(has_it, range(100))), flush=True)
+application.Application.open = lambda self: (self._zygote.receive(), os.system("echo 42; echo '{\\"recycle\\": 1}'"))
+write(Path(sys.argv[1]), "settings.json", HostSettings())
+application.serve(Path(sys.argv[1]), 1, print)
+"""
+"""An application whose Spark prints."""
+
+
+def test_what_spark_prints_is_in_the_log_and_no_message_to_the_keeper(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", PRINTING, str(tmp_path / "team")]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    heard, logged = process.communicate(timeout=60)
+    assert [list(json.loads(line)) for line in heard.splitlines()] == [["ready", "processes"]], logged
+    assert logged.startswith('the zygote has it: False\n42\n{"recycle": 1}\n')
 
 
 class Lent:
@@ -144,7 +177,7 @@ def test_a_host_serves_its_own_virtual_environment_by_whatever_link_the_run_come
     current.symlink_to(old)
     monkeypatch.setattr("sys.prefix", str(current))
     monkeypatch.setattr("stateflow.hosts.zygote.start", lambda *_: (0, Connection(socket.socket())))
-    host = Application(tmp_path, 1, HostSettings(), lambda words: None)
+    host = Application(tmp_path, 1, HostSettings(), lambda words: None, keeper=1)
 
     def answered(prefix: Path) -> str:
         monkeypatch.setattr("sys.prefix", str(prefix))
@@ -190,8 +223,9 @@ class Process:
 
 
 def test_an_application_whose_spark_has_died_says_so_once_and_takes_and_shows_nothing(
-    application: Application, capsys: pytest.CaptureFixture[str]
+    application: Application,
 ) -> None:
+    hears, application._keeper = os.pipe()
     application._spark_process = Process()  # type: ignore[assignment]
     for _ in range(2):
         ours, theirs = map(Connection, socket.socketpair())
@@ -201,7 +235,7 @@ def test_an_application_whose_spark_has_died_says_so_once_and_takes_and_shows_no
     ours.send({"ask": "show"})
     application._answer(theirs)
     assert ours.receive() == (None, [])
-    assert capsys.readouterr().out == '{"lost": true}\n', "the keeper is told"
+    assert os.read(hears, 4096) == b'{"lost": true}\n', "the keeper is told"
     assert application.places.take(0, lambda: False, lambda: None) is None
 
 

@@ -95,6 +95,23 @@ for line in sys.stdin:
         sys.exit(0)
 """
 """One whose Spark takes its time, and that says then that it is there."""
+LEAVING = """
+import json, subprocess, sys
+spark = subprocess.Popen(["sh", "-c", 'sleep 1; touch "$0"/over', sys.argv[1]], stdout=2)
+print(json.dumps({"ready": "nowhere", "processes": {"jvm": spark.pid}}), flush=True)
+sys.stdin.readline()
+"""
+"""One whose Spark ends a while after it."""
+TALKING = """
+import json, sys
+for said in ("hello", "42", "[]", "null", '{"key": "a"}', '{"ready": 1, "processes": {}}', '{"ready": "here"}', "[" * 20000):
+    print(said)
+print(json.dumps({"ready": "nowhere", "processes": {}}), flush=True)
+print("true", flush=True)
+for line in sys.stdin:
+    sys.exit(0)
+"""
+"""One that prints what is no message."""
 BACKWARDS = (
     "import time; real, began = time.time, time.time(); time.time = lambda: began - 100 * (real() - began); "
 )
@@ -237,6 +254,24 @@ keeper.Keeper.telling, keeper.Keeper._tell = False, tell
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "application 2 takes runs" in done.stderr
+
+
+def test_a_line_that_is_no_message_is_logged_and_ends_nothing(folder: Path) -> None:
+    keeper = kept(folder, HostSettings(), TALKING)
+    assert "nowhere" in current(folder)
+    keeper.terminate()
+    _, said = keeper.communicate(timeout=60)
+    assert keeper.returncode == 0, said
+    for line in ("hello", "42", "[]", "null", '{"key": "a"}', '{"ready": "here"}', "true"):
+        assert f" {line}\n" in said
+
+
+def test_a_host_has_ended_when_the_spark_of_its_application_has(folder: Path) -> None:
+    keeper = kept(folder, HostSettings(), LEAVING)
+    keeper.terminate()
+    keeper.wait(60)
+    assert (folder / "over").exists()
+    keeper.communicate()
 
 
 def test_a_host_whose_folder_was_removed_ends_and_leaves_alone_who_has_its_name(folder: Path) -> None:

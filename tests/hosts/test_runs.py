@@ -301,6 +301,27 @@ def test_a_file_names_the_host_and_a_client_loads_neither_spark_nor_arrow(warm: 
     eventually(lambda: warm.shown()["served"] == before + 1, "the run was one of the host's")
 
 
+PRINTING = """
+from stateflow.spark.internals.java_names import java_names
+
+def printing(rows):
+    out = java_names(rows.sparkSession).java.lang.System.out
+    for line in ("42", '{"recycle": "a jar says so"}'):
+        out.println(line)
+    return rows
+"""
+
+
+def test_what_a_jar_prints_ends_no_host(warm: Host) -> None:
+    more = "rows.transform(printing).append('seen', sf.delta(output + '-seen'))"
+    project, before = warm.project("printing", body=PRINTING, more=more), warm.shown()
+    ran = warm.run(project)
+    assert ran.returncode == 0, ran.stderr
+    eventually(lambda: '\n42\n{"recycle": "a jar says so"}\n' in warm.log(), "it is in the host's log")
+    assert warm.shown()["pid"] == before["pid"]
+    assert "is replaced: a jar says so" not in warm.log()
+
+
 NUMBERS = """
 from dataclasses import dataclass
 from stateflow.connectors import Source
