@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,8 @@ WARM = 20
 """Runs after which memory is measured, to compare later measures with."""
 LOOKS = 1.0
 """Seconds between two looks at Spark's JVM and at memory."""
+DEAF = 1.0
+"""Seconds until an application that could answer nobody tries again."""
 LAST_WORDS = 10.0
 """Seconds that runs have to end by themselves when the JVM is gone."""
 OF_SPARKS_OWN = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "SPARK_", "YARN_")
@@ -152,13 +155,25 @@ class Application:
             raise RuntimeError("the zygote has died while it imported: see the lines above")
         for place in range(1, self.settings.places + 1):
             self._make_place(place)
+        self.listen()
+        if self.settings.warms and one_process(self.master):
+            self._warm_up()
+
+    def listen(self) -> None:
+        """Takes runs from here on."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.sockets / "runs"))
         self._listener.listen(256)
         for work in (self._read_zygote, self._accept, self._watch):
-            threading.Thread(target=work, daemon=True).start()
-        if self.settings.warms and one_process(self.master):
-            self._warm_up()
+            threading.Thread(target=self._carry_on, args=[work], daemon=True).start()
+
+    def _carry_on(self, work: Callable[[], None]) -> None:
+        """Does what an application cannot be without. If it ends, so does the application, and the keeper starts another one."""
+        try:
+            work()
+        except BaseException:
+            log_exception()
+        self.end(f"its thread {work.__name__.strip('_')} has ended")
 
     def _warm_up(self) -> None:
         """Carries out small pipelines: whatever Spark does for the first time takes it seconds."""
@@ -202,12 +217,29 @@ class Application:
         return self.folder / f"place-{place}" / "python"
 
     def _accept(self) -> None:
+        said = ""
         while True:
-            sock, _ = self._listener.accept()
+            try:
+                self._accept_one()
+                said = ""
+            except (OSError, RuntimeError) as error:  # no file descriptor or no thread is left
+                if str(error) != said:
+                    said = str(error)
+                    log(
+                        f"application {self.number} can answer nobody until some of those who wait have gone: {error}"
+                    )
+                time.sleep(DEAF)
+
+    def _accept_one(self) -> None:
+        sock, _ = self._listener.accept()
+        try:
             if _user_of(sock) in (None, os.getuid()):
                 threading.Thread(target=self._answer, args=[Connection(sock)], daemon=True).start()
-            else:
-                sock.close()
+                return
+        except RuntimeError:  # its client sees that nobody answers, and asks again
+            sock.close()
+            raise
+        sock.close()
 
     def _answer(self, connection: Connection) -> None:
         files: list[int] = []
@@ -235,7 +267,9 @@ class Application:
             return
 
         def left() -> bool:
-            return bool(select.select([connection.sock], [], [], 0)[0])
+            asked = select.poll()  # select() knows no descriptor above 1023
+            asked.register(connection.sock, select.POLLIN)
+            return bool(asked.poll(0))
 
         def waits() -> None:
             connection.send({"waits": CHANGED if self._outdated else self._full()})
@@ -254,8 +288,11 @@ class Application:
         """Whether what this application has imported is no longer what is installed. It begins no run then."""
         if self._outdated:
             return True
-        if installed() != self._installed:
-            self._outdated = True
+        try:
+            self._outdated = installed() != self._installed
+        except OSError:  # no file descriptor is left to look with
+            return False
+        if self._outdated:
             self.recycle(CHANGED)
         return self._outdated
 
@@ -594,10 +631,19 @@ def _taken_from_spark() -> int:
     return keeper
 
 
+def _take_all_descriptors() -> None:
+    """Lets this process, and Spark's JVM, have as many open files as the system lets it: each run that waits needs four. The zygote was
+    forked before, so that a run has the limit that the host was started with."""
+    with suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
     """Takes runs until standard input closes. `command`: what a run gives its arguments to."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     application = Application(folder, number, read_settings(folder), command, _taken_from_spark())
+    _take_all_descriptors()
     try:
         application.open()
     except BaseException:

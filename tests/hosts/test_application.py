@@ -11,20 +11,36 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
+from stateflow.hosts import upgrades
 from stateflow.hosts.application import Application, HostedRun
-from stateflow.hosts.client import BUSY, UNAVAILABLE, Connection, package_folder, python_folder, request
+from stateflow.hosts.client import (
+    BUSY,
+    UNAVAILABLE,
+    Connection,
+    Refused,
+    ask,
+    connect,
+    package_folder,
+    python_folder,
+    request,
+    run_on,
+)
 from stateflow.hosts.forked import BEGUN
 from stateflow.hosts.places import Places
 from stateflow.hosts.settings import HostSettings
 from stateflow.hosts.zygote import Zygote
 from stateflow.spark.internals import lending
 from stateflow.spark.internals.lending import Loan
+from tests.hosts.hosting import eventually
+from tests.refusals.refusal import refused
 
 ASKED = {"argv": ["run", "a.py"], "environ": {}, "cwd": "/", "umask": 0}
 
@@ -73,6 +89,89 @@ write(Path(sys.argv[1]), "settings.json", HostSettings())
 application.serve(Path(sys.argv[1]), 1, print)
 """
 """An application whose Spark prints."""
+
+
+CROWDED = """
+import os, resource, sys
+from pathlib import Path
+from stateflow.hosts import application, zygote
+from stateflow.hosts.settings import HostSettings, write
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, MOST))
+def open(self):
+    self.master, self.number_of_files = "local[2]", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    self.others = [os.open(os.devnull, os.O_RDONLY) for _ in range(self.number_of_files // 2)]
+    self._zygote.receive()
+    self.places.take(0, lambda: False, lambda: None)
+    self.listen()
+zygote.import_all = lambda: None
+application.DEAF = 0.1
+application.Application.open = open
+MORE
+write(Path(sys.argv[1]), "settings.json", HostSettings(places=1))
+application.serve(Path(sys.argv[1]), 1, print)
+"""
+"""An application without Spark, whose place is taken and half of whose file descriptors are in use."""
+
+
+@contextmanager
+def crowded(folder: Path, most: int, more: str = "") -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Its process, its log beside its folder, and the folder in which it is found."""
+    code = CROWDED.replace("MOST", str(most)).replace("MORE", more)
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(folder / "team")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    assert "ready" in process.stdout.readline(), (folder / "log").read_text()
+    yield process, next((folder / "team").glob("application-1-*"))
+    process.communicate(timeout=60)
+
+
+def test_an_application_without_a_file_descriptor_for_another_run_answers_when_some_have_gone(
+    tmp_path: Path,
+) -> None:
+    with crowded(tmp_path, 64) as (_, found):
+        waiting = [connect(found) for _ in range(50)]
+        log = tmp_path / "log"
+        eventually(lambda: "can answer nobody" in log.read_text(), "it has no file descriptor left")
+        assert "Too many open files" in log.read_text()
+        for each in waiting:
+            each.sock.close()
+        assert ask(found, "show", timeout=60)["places"] == 1
+        assert log.read_text().count("can answer nobody") == 1, "it says so once"
+
+
+def test_an_application_takes_all_the_file_descriptors_that_it_may_have(tmp_path: Path) -> None:
+    with crowded(tmp_path, 4000) as (_, found):
+        waiting = [connect(found) for _ in range(100)]
+        assert ask(found, "show")["places"] == 1
+        with refused(Refused, "its place is taken") as caught:
+            run_on(found, ["run", "a.py"], os.environ, wait=1.0, say=lambda text: None)
+        assert caught.value.exit_code == BUSY, "it waits with a descriptor above 2000, too"
+        for each in waiting:
+            each.sock.close()
+
+
+def test_an_application_ends_when_it_can_take_no_runs_any_more(tmp_path: Path) -> None:
+    with crowded(tmp_path, 64, "application.struct = None") as (process, found):
+        connect(found)
+        assert process.wait(60) == 1
+    assert "application 1: its thread accept has ended" in (tmp_path / "log").read_text()
+
+
+def test_who_cannot_look_whether_something_was_changed_takes_it_for_what_it_was(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application._installed = upgrades.installed()
+
+    def none_left(path: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.scandir", none_left)
+    with refused(OSError, "Too many open files"):
+        upgrades.installed()
+    assert application._changed() is False
 
 
 def test_what_spark_prints_is_in_the_log_and_no_message_to_the_keeper(tmp_path: Path) -> None:
