@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +185,7 @@ class Application:
             (folder / "in" / f"{number}.json").write_text('{"key": "a", "seen": 1}\n', encoding="utf-8")
             words = [f"{_WARMING}:{pipeline}", "-p", f"input={folder / source}", "-p", f"output={folder / target}"]  # fmt: skip
             words += ["--checkpoint-dir", str(folder / "checkpoints"), "--option", "progress=false"]
-            asked = request(["run", *words], self._environ, wait=0.0) | {"cwd": str(folder)}
+            asked = request(["run", *words], plain(self._environ), wait=0.0) | {"cwd": str(folder)}
             ours, theirs = map(Connection, socket.socketpair())
             asking = threading.Thread(target=self._run, args=[theirs, asked, [null, null, 2]], daemon=True)
             asking.start()
@@ -476,6 +476,15 @@ class Application:
                 )
         return ""
 
+    def obey(self, keeper: Iterable[str]) -> NoReturn:
+        """Does what the keeper says, a word a line, and ends when it says no more."""
+        for line in keeper:
+            self.replaced = self.replaced or line.strip() == "replaced"
+            self.places.drain()
+            if line.strip() in ("stop", "move"):
+                self.stop_runs(moving=line.strip() == "move")
+        self.end("the host is gone")
+
     def stop_runs(self, *, moving: bool) -> None:
         """Each run ends after its batch. `moving`: it begins again on the application that has replaced this one."""
         self._stopping, self._moving = True, moving
@@ -577,6 +586,15 @@ class Application:
         return ""
 
 
+def plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment whose options are left as they are, apart from where local files lie: with the trigger of a continuous run, or the
+    configuration file that has it, a small pipeline would not end, and the host not start."""
+    own = set(environ) & {"STATEFLOW_CACHE_DIR", "STATEFLOW_SCRATCH_DIR"}
+    return {
+        name: value for name, value in environ.items() if name in own or not name.startswith("STATEFLOW_")
+    }
+
+
 def ended_itself(job: str, code: int) -> str:
     """What is said of a run whose pipeline, or a library of it, has ended the process."""
     return (
@@ -644,6 +662,9 @@ def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     application = Application(folder, number, read_settings(folder), command, _taken_from_spark())
     _take_all_descriptors()
+    # Before Spark is there, too: whoever ends a host that starts does not wait for it.
+    obeying = threading.Thread(target=application.obey, args=[sys.stdin], daemon=True)
+    obeying.start()
     try:
         application.open()
     except BaseException:
@@ -653,9 +674,5 @@ def serve(folder: Path, number: int, command: zygote.Command) -> NoReturn:
     # An application that drains is still asked for its runs, when another one has the host's name.
     write(application.folder, CURRENT, Current(listens, os.getpid(), number, time.time()))
     application.say({"ready": listens, "processes": processes})
-    for line in sys.stdin:
-        application.replaced = application.replaced or line.strip() == "replaced"
-        application.places.drain()
-        if line.strip() in ("stop", "move"):
-            application.stop_runs(moving=line.strip() == "move")
-    application.end("the host is gone")
+    obeying.join()
+    application.end("it hears its keeper no more")

@@ -45,6 +45,8 @@ CLAIM = 0.5
 """Seconds to try to become the keeper: whoever asks whether there is one has the lock for a moment."""
 MOST_PAUSE = 60.0
 """The longest pause, in seconds, before another start after starts that failed one after the other."""
+GRACE = 10.0
+"""Seconds that an application that is told to end at once has for it, before it is killed."""
 LAST_WORK = 30.0
 """Seconds that Spark's JVM and the zygote may take to end behind their application."""
 
@@ -57,6 +59,7 @@ class _Application:
     ready: bool = False
     draining_since: float = 0.0
     stopping_since: float = 0.0
+    ending_since: float = 0.0
     stale: bool = False
     """Whether it wants to be replaced. It goes on until another one is ready, however often that one does not start."""
     replaced: bool = False
@@ -208,7 +211,9 @@ class Keeper:
     def _hurry(self, application: _Application, long_ago: float) -> None:
         """Stops the runs of an application that drains since before then, and ends it if it stops since before then."""
         number, limit = application.number, self.settings.drain_timeout
-        if 0 < application.stopping_since < long_ago:
+        if application.ending_since:
+            self._kill_if_deaf(application)
+        elif 0 < application.stopping_since < long_ago:
             log(f"application {number} did not stop in {limit:.0f} s: it is ended with its runs")
             self._end(application)
         elif not application.stopping_since and 0 < application.draining_since < long_ago:
@@ -259,8 +264,17 @@ class Keeper:
     def _end(self, application: _Application) -> None:
         """Ends an application with its runs, as a lost machine would: what they have decided is carried out by their next run."""
         assert application.process.stdin is not None
+        application.ending_since = application.ending_since or time.monotonic()
         with suppress(OSError):
             application.process.stdin.close()
+
+    def _kill_if_deaf(self, application: _Application) -> None:
+        """Kills an application that does not end, with Spark's JVM; the zygote and the runs end when it is gone."""
+        if time.monotonic() - application.ending_since < GRACE or application.process.poll() is not None:
+            return
+        log(f"application {application.number} did not end in {GRACE:.0f} s: it is killed")
+        with suppress(ProcessLookupError):
+            os.killpg(application.process.pid, signal.SIGKILL)
 
 
 def _message_in(line: bytes) -> dict[str, Any] | None:

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
+from stateflow.config.options import load
 from stateflow.hosts import upgrades
-from stateflow.hosts.application import Application, HostedRun
+from stateflow.hosts.application import Application, HostedRun, plain
 from stateflow.hosts.client import (
     BUSY,
     UNAVAILABLE,
@@ -179,9 +180,36 @@ def test_what_spark_prints_is_in_the_log_and_no_message_to_the_keeper(tmp_path: 
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    heard, logged = process.communicate(timeout=60)
-    assert [list(json.loads(line)) for line in heard.splitlines()] == [["ready", "processes"]], logged
+    assert process.stdout is not None
+    heard = process.stdout.readline()
+    more, logged = process.communicate(timeout=60)
+    assert more == ""
+    assert list(json.loads(heard)) == ["ready", "processes"], logged
     assert logged.startswith('the zygote has it: False\n42\n{"recycle": 1}\n')
+
+
+def test_an_application_that_is_starting_ends_when_the_host_does(tmp_path: Path) -> None:
+    starting = PRINTING.replace(
+        "application.serve(",
+        "application.Application.open = lambda self: time.sleep(600)\napplication.serve(",
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import time\n{starting}", str(tmp_path / "team")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    heard, logged = process.communicate(timeout=60)
+    assert (process.returncode, heard) == (1, "")
+    assert "application 1: the host is gone" in logged
+
+
+def test_the_pipelines_that_warm_a_host_take_no_options_of_its_environment(tmp_path: Path) -> None:
+    file = tmp_path / "continuous.toml"
+    file.write_text('trigger = "1 second"', encoding="utf-8")
+    places = {"STATEFLOW_CACHE_DIR": "/c", "STATEFLOW_SCRATCH_DIR": "/s", "PATH": "/bin"}
+    given = {**places, "STATEFLOW_TRIGGER": "until-stopped", "STATEFLOW_CONFIG": str(file)}
+    assert plain(given) == places
+    assert load(env=given, folder=tmp_path).trigger != "drain"
+    assert load(env=plain(given), folder=tmp_path).trigger == "drain"
 
 
 class Lent:

@@ -95,6 +95,12 @@ for line in sys.stdin:
         sys.exit(0)
 """
 """One whose Spark takes its time, and that says then that it is there."""
+DEAF = """
+import json, sys, time
+print(json.dumps({"ready": "nowhere", "processes": {}}), flush=True)
+time.sleep(600)
+"""
+"""One that does not hear what it is told."""
 LEAVING = """
 import json, subprocess, sys
 spark = subprocess.Popen(["sh", "-c", 'sleep 1; touch "$0"/over', sys.argv[1]], stdout=2)
@@ -264,6 +270,19 @@ def test_a_line_that_is_no_message_is_logged_and_ends_nothing(folder: Path) -> N
     assert keeper.returncode == 0, said
     for line in ("hello", "42", "[]", "null", '{"key": "a"}', '{"ready": "here"}', "true"):
         assert f" {line}\n" in said
+
+
+def test_an_application_that_does_not_end_when_it_is_told_to_is_killed(folder: Path) -> None:
+    keeper = kept(
+        folder,
+        HostSettings(drain_timeout=0.5),
+        DEAF,
+        clock="from stateflow.hosts import keeper; keeper.GRACE = 1.0; ",
+    )
+    keeper.terminate()
+    _, said = keeper.communicate(timeout=60)
+    assert keeper.returncode == 0, said
+    assert said.count("application 1 did not end in 1 s: it is killed") == 1
 
 
 def test_a_host_has_ended_when_the_spark_of_its_application_has(folder: Path) -> None:
