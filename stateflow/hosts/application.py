@@ -248,6 +248,9 @@ class Application:
             if message is None:
                 return
             if message["ask"] == "run":
+                connection.send(
+                    {"heard": True}
+                )  # whoever hears nothing takes this host for one that is stuck
                 self._run(connection, message, files)
             elif message["ask"] == "show" and not self._spark_has_died():
                 connection.send(self.shown())

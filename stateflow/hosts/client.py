@@ -33,6 +33,11 @@ UNSERVED = 120
 BUSY, UNAVAILABLE, USAGE, FAILED = 8, 9, 2, 1
 RETRY = 0.2
 """Seconds until a host is asked again that has just died."""
+SILENT = "it does not answer"
+ANSWERS = 10.0
+"""Seconds within which a host that lives says its first word to whoever asks."""
+BEGINS = 30.0
+"""Seconds that a busy host may take to begin a run beyond those that the run waits for a place."""
 _LENGTH = struct.Struct(">I")
 _MOST = 64 << 20
 _FORWARDED: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
@@ -105,20 +110,32 @@ def hosts_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home()) / ".cache" / "stateflow" / "hosts"
 
 
-def connect(folder: Path) -> Connection:
-    """A connection to the host of a folder. Raises Refused when nobody listens there."""
+def connect(folder: Path, timeout: float = ANSWERS) -> Connection:
+    """A connection to the host of a folder, on which sending and receiving have a timeout. Raises Refused when nobody listens there."""
     try:
         current: dict[str, Any] = json.loads((folder / CURRENT).read_text(encoding="utf-8"))
         place = Path(current["socket"])
         if os.stat(place.parent).st_uid != os.getuid():  # noqa: PTH116  the fewest imports
             raise Refused("its socket belongs to another user", USAGE)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.connect(str(place))
+        sock.settimeout(timeout)
+        _reach(sock, str(place), time.monotonic() + timeout)
     except FileNotFoundError:
         raise Refused("it is starting" if is_kept(folder) else _not_running(folder), UNAVAILABLE) from None
     except (OSError, ValueError, KeyError, TypeError):
-        raise Refused("it does not answer", UNAVAILABLE) from None
+        raise Refused(SILENT, UNAVAILABLE) from None
     return Connection(sock)
+
+
+def _reach(sock: socket.socket, address: str, until: float) -> None:
+    """Connects. While more processes than a host has listed ask it at once, a socket with a timeout is sent away at once."""
+    while True:
+        try:
+            return sock.connect(address)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 
 
 def is_kept(folder: Path) -> bool:
@@ -191,11 +208,13 @@ def run_on(
         except Refused as refusal:
             if refusal.exit_code != UNAVAILABLE or not is_kept(folder):
                 raise
-            if not left:
+            is_over = time.monotonic() >= until
+            if not left or (is_over and str(refusal) == SILENT):
                 within = f", and takes no run within {wait:g} s: {folder / LOG} says why"
                 raise Refused(f"{refusal}{within if wait else ''}", UNAVAILABLE) from None
             if left == wait:
-                say(f"waiting for the host {folder.name}, which is starting again: {refusal}")
+                again = "" if str(refusal) == SILENT else ", which is starting again"
+                say(f"waiting for the host {folder.name}{again}: {refusal}")
             time.sleep(RETRY)
             left = max(0.0, until - time.monotonic())
     return code
@@ -210,8 +229,11 @@ def refusal_line(name: str, refusal: Refused, *, only: bool) -> str:
 
 def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) -> int | None:
     """The exit code; None when another Spark application has taken over the host's name, and is to be asked: before the run began, or
-    after a batch of a run that had not come to its end."""
-    connection = connect(folder)
+    after a batch of a run that had not come to its end.
+
+    A host that says nothing, or that does not begin the run long after its time to wait, is one that does not answer. It notices that
+    nobody is there any more, and would end the run."""
+    connection = connect(folder, ANSWERS)
     before: dict[int, Any] = {}
 
     def forward(number: int, frame: object) -> None:
@@ -219,13 +241,21 @@ def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) 
             connection.send({"signal": number})
 
     try:
+        latest = time.monotonic() + asked["wait"] + BEGINS
         try:
             connection.send(asked, _standard_files())
+        except TimeoutError:
+            raise Refused(SILENT, UNAVAILABLE) from None
         except OSError:
             raise Refused("it has just ended", UNAVAILABLE) from None
         begun = False
         while True:
-            message, _ = connection.receive()
+            try:
+                message, _ = connection.receive()
+            except TimeoutError:
+                raise Refused(SILENT, UNAVAILABLE) from None
+            if not begun:
+                connection.sock.settimeout(max(0.1, latest - time.monotonic()))
             if message is None:
                 if not begun:
                     raise Refused("it ended before it began the run", UNAVAILABLE)
@@ -243,6 +273,7 @@ def _run_on(folder: Path, asked: Mapping[str, Any], say: Callable[[str], None]) 
                 say(f"waiting for the host {folder.name}: {message['waits']}")
             elif "started" in message:
                 begun = True
+                connection.sock.settimeout(None)
                 # Until the run begins, a signal ends this process, as it ends a run that is starting.
                 for number in _FORWARDED:
                     before[number] = signal.signal(number, forward)
@@ -270,8 +301,7 @@ def _standard_files() -> list[int]:
 
 def ask(folder: Path, question: str, timeout: float = 10.0) -> dict[str, Any]:
     """The answer of a host to a question about itself. Raises Refused when it does not answer."""
-    connection = connect(folder)
-    connection.sock.settimeout(timeout)
+    connection = connect(folder, timeout)
     try:
         connection.send({"ask": question})
         answer, _ = connection.receive()
@@ -280,7 +310,7 @@ def ask(folder: Path, question: str, timeout: float = 10.0) -> dict[str, Any]:
     finally:
         connection.sock.close()
     if answer is None:
-        raise Refused("it does not answer", UNAVAILABLE)
+        raise Refused(SILENT, UNAVAILABLE)
     return answer
 
 

@@ -366,6 +366,16 @@ def test_an_application_whose_spark_has_died_says_so_once_and_takes_and_shows_no
     assert application.places.take(0, lambda: False, lambda: None) is None
 
 
+def test_who_asks_for_a_run_hears_a_word_at_once(application: Application) -> None:
+    application._spark_process = Process()  # type: ignore[assignment]
+    application._keeper = os.open(os.devnull, os.O_WRONLY)
+    ours, theirs = map(Connection, socket.socketpair())
+    ours.send({"ask": "run"})
+    application._answer(theirs)
+    assert ours.receive()[0] == {"heard": True}
+    assert ours.receive()[0] == {"refused": "its Spark has died", "exit_code": UNAVAILABLE}
+
+
 @pytest.mark.parametrize(
     ("places", "waiting", "said"),
     [

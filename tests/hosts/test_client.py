@@ -9,10 +9,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from stateflow.hosts import client
 from stateflow.hosts.client import (
     BUSY,
     FAILED,
@@ -20,12 +22,14 @@ from stateflow.hosts.client import (
     Connection,
     Refused,
     ask,
+    connect,
     is_kept,
     refusal_line,
     run_on,
 )
 from stateflow.hosts.keeper import claim
 from stateflow.hosts.settings import Current, KeeperProcess, write
+from tests.refusals.refusal import refused
 
 
 class Side:
@@ -51,8 +55,8 @@ class Side:
 
         threading.Thread(target=serve, daemon=True).start()
 
-    def run(self, said: list[str]) -> int:
-        return run_on(self.folder, ["run", "a.py"], {"A": "1"}, wait=1.5, say=said.append)
+    def run(self, said: list[str], wait: float = 1.5) -> int:
+        return run_on(self.folder, ["run", "a.py"], {"A": "1"}, wait=wait, say=said.append)
 
 
 @pytest.fixture
@@ -129,6 +133,71 @@ def test_waiting_for_a_host_ends_with_the_time_for_it(short: Path) -> None:
         str(refused.value)
         == f"it is starting, and takes no run within 1.5 s: {host.folder}/host.log says why"
     )
+
+
+def waiting(seconds: float, *messages: dict[str, object]) -> Callable[[Connection], None]:
+    """A host that says the first of the messages, and each later one after so many seconds."""
+
+    def answer(connection: Connection) -> None:
+        for file in connection.receive(most_files=3)[1]:
+            os.close(file)
+        for message in messages:
+            connection.send(message)
+            time.sleep(seconds)
+
+    return answer
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWERS", 0.4)
+    monkeypatch.setattr(client, "BEGINS", 0.4)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    ("answer", "wait", "least"),
+    [
+        (lambda connection: time.sleep(30), 60.0, 0.4),
+        (waiting(30, {"heard": True}), 0.3, 0.7),
+        (waiting(30, {"waits": "it is full"}), 0.3, 0.7),
+    ],
+    ids=["silent", "heard", "waits"],
+)
+def test_nobody_waits_for_a_host_that_listens_and_does_not_answer(
+    short: Path, answer: Callable[[Connection], None], wait: float, least: float
+) -> None:
+    host, began = Side(short, answer), time.monotonic()
+    with refused(Refused, "it does not answer") as caught:
+        host.run([], wait)
+    assert caught.value.exit_code == UNAVAILABLE
+    assert least <= time.monotonic() - began < 10
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_host_that_does_not_answer_is_asked_again_within_the_time_for_it(short: Path) -> None:
+    said: list[str] = []
+    host, began = Side(short, lambda connection: time.sleep(30), kept=True), time.monotonic()
+    with refused(Refused, "it does not answer, and takes no run within 1 s", f"{host.folder}/host.log"):
+        host.run(said, 1.0)
+    assert 1.0 <= time.monotonic() - began < 10
+    assert said == ["waiting for the host team: it does not answer"]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_run_that_has_begun_takes_as_long_as_it_takes(short: Path) -> None:
+    assert Side(short, waiting(1.0, {"started": 1}, {"exit": 7})).run([], 0.0) == 7
+
+
+def test_who_is_not_let_in_tries_until_the_host_lets_in_others(short: Path) -> None:
+    opened = threading.Event()
+    host = Side(short, *[lambda connection: opened.wait(30)] * 1000)
+    with ExitStack() as held:
+        with refused(Refused, "it does not answer"):
+            for _ in range(1000):
+                held.callback(connect(host.folder, 0.2).sock.close)
+        threading.Timer(0.3, opened.set).start()
+        held.callback(connect(host.folder, 30.0).sock.close)
 
 
 def test_who_asks_whether_a_host_is_kept_is_in_nobodys_way(short: Path) -> None:
