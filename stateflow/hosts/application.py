@@ -269,6 +269,11 @@ class Application:
             connection.send({"refused": refusal, "exit_code": USAGE})
             return
 
+        if len(files) != 3:  # this process has no file descriptor left for them
+            why = f"of the run's standard input, output and error only {len(files)} arrived here: try later, or end some of the runs that wait"
+            connection.send({"refused": why, "exit_code": UNAVAILABLE})
+            return
+
         def left() -> bool:
             asked = select.poll()  # select() knows no descriptor above 1023
             asked.register(connection.sock, select.POLLIN)

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from typing import Any
 
 from stateflow.hosts.client import Connection
 from stateflow.hosts.forked import become_run, become_workers
+from stateflow.hosts.log import log, log_exception
 
 IMPORTED = (
     "stateflow.jobs.running",
@@ -44,6 +46,10 @@ IMPORTED = (
 
 
 Command = Callable[[list[str]], object]
+SHIM = 5.0
+"""Seconds that a process that stands in for Spark's Python has for its message: the zygote does nothing else meanwhile."""
+PAUSE = 0.1
+"""Seconds behind a message that could not be obeyed: what hinders it, such as want of file descriptors, may last."""
 
 
 def import_all() -> None:
@@ -58,6 +64,10 @@ def import_all() -> None:
     for name in dir(sf):  # each name is loaded when it is first used
         with suppress(Exception):
             getattr(sf, name)
+
+
+class EndedShim(ValueError):
+    """A process that stands in for Spark's Python has ended before it had said for what."""
 
 
 @dataclass
@@ -97,7 +107,11 @@ class Zygote:
         while True:
             for key, _ in self._selector.select():
                 work: Callable[[], None] = key.data
-                work()
+                try:
+                    work()
+                except Exception:  # one message must not end the runs of others
+                    log_exception()
+                    time.sleep(PAUSE)
 
     def _obey(self) -> None:
         message, files = self._host.receive(most_files=3)
@@ -118,8 +132,9 @@ class Zygote:
     def _fork_run(self, message: dict[str, Any], files: list[int]) -> None:
         place = self._place(message["place"])
         try:
+            _require_standard_files(files)
             pid = os.fork()
-        except OSError as error:  # the machine has no memory or no process left
+        except (OSError, ValueError) as error:  # the machine has no memory, process or file descriptor left
             for each in files:
                 os.close(each)
             self._host.send({"place": message["place"], "failed": str(error)})
@@ -136,18 +151,18 @@ class Zygote:
 
     def _fork_workers(self) -> None:
         sock, _ = self._listener.accept()
-        head, files, _, _ = socket.recv_fds(sock, 4, 3)
-        (length,) = struct.unpack(">I", head)
-        body = b""
-        while len(body) < length:
-            body += sock.recv(length - len(body))
-        number, modules, entries = body.split(b"\0\0", 2)
-        place = self._place(int(number))
-        variables = dict(entry.split(b"=", 1) for entry in entries.split(b"\0") if b"=" in entry)
+        files: list[int] = []
         try:
+            sock.settimeout(SHIM)
+            number, modules, entries = _asked_by(sock, files)
+            place = self._place(int(number))
+            variables = dict(entry.split(b"=", 1) for entry in entries.split(b"\0") if b"=" in entry)
             pid = os.fork()
-        except OSError:
-            # Spark sees that what it has started is gone, and says so in the run whose task it is.
+        except (OSError, ValueError) as error:
+            # Spark sees that what it has started is gone, and says so in the run whose task it is. Where Spark has ended it itself, as
+            # for a task that was cancelled, it does not ask.
+            if not isinstance(error, EndedShim):
+                log(f"no Python worker could be started: {error}")
             for each in files:
                 os.close(each)
             sock.close()
@@ -222,6 +237,33 @@ class Zygote:
         for number in self._places:
             self._end_place(number)
         os._exit(0)
+
+
+def _asked_by(sock: socket.socket, files: list[int]) -> tuple[bytes, bytes, bytes]:
+    """The place, the modules and the environment that a process that stands in for Spark's Python tells. Its standard files come into
+    `files`. ValueError for a message that is not whole."""
+    head = b""
+    while len(head) < 4:
+        part, more, _, _ = socket.recv_fds(sock, 4 - len(head), 3)
+        files += more
+        if not part:
+            raise EndedShim
+        head += part
+    (length,) = struct.unpack(">I", head)
+    body = b""
+    while len(body) < length:
+        part = sock.recv(min(length - len(body), 1 << 20))
+        if not part:
+            raise EndedShim
+        body += part
+    _require_standard_files(files)
+    number, modules, entries = body.split(b"\0\0", 2)
+    return number, modules, entries
+
+
+def _require_standard_files(files: Sequence[int]) -> None:
+    if len(files) != 3:
+        raise ValueError(f"of standard input, output and error {len(files)} arrived")
 
 
 def _kill_group(pid: int) -> None:

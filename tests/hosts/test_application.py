@@ -235,10 +235,11 @@ def test_a_run_for_which_no_process_can_be_started_is_refused(
     zygote = Zygote.__new__(Zygote)
     zygote._host, zygote._places = its, {}
     monkeypatch.setattr("os.fork", fails)
-    null = os.open(os.devnull, os.O_RDWR)
-    zygote._fork_run({"place": 1}, [null])
-    with pytest.raises(OSError, match="Bad file"):
-        os.fstat(null)
+    null = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
+    zygote._fork_run({"place": 1}, null)
+    for each in null:
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(each)
     application._events[1].put(ours.receive()[0] or {})
 
     asks, asked = map(Connection, socket.socketpair())
@@ -364,6 +365,16 @@ def test_an_application_whose_spark_has_died_says_so_once_and_takes_and_shows_no
     assert ours.receive() == (None, [])
     assert os.read(hears, 4096) == b'{"lost": true}\n', "the keeper is told"
     assert application.places.take(0, lambda: False, lambda: None) is None
+
+
+def test_a_run_whose_standard_files_did_not_arrive_is_refused(application: Application) -> None:
+    ours, theirs = map(Connection, socket.socketpair())
+    ours.send(request(["run", "a.py"], {}, 0.0), [0, 1])
+    application._answer(theirs)
+    assert ours.receive()[0] == {"heard": True}
+    answer = ours.receive()[0] or {}
+    assert answer["exit_code"] == UNAVAILABLE
+    assert "of the run's standard input, output and error only 2 arrived" in answer["refused"]
 
 
 def test_who_asks_for_a_run_hears_a_word_at_once(application: Application) -> None:
