@@ -31,6 +31,8 @@ LOCK = "lock"
 UNSERVED = 120
 """The exit code of a forked run that finds that the host cannot serve it. It has done nothing by then."""
 BUSY, UNAVAILABLE, USAGE, FAILED = 8, 9, 2, 1
+INTERRUPTED = 130
+"""What a shell expects after Ctrl-C."""
 RETRY = 0.2
 """Seconds until a host is asked again that has just died."""
 SILENT = "it does not answer"
@@ -200,6 +202,16 @@ def run_on(
 
     It waits for a place, and for a host whose Spark starts or has died and is started again.
     """
+    try:
+        return _begun_on(folder, argv, environ, wait, say)
+    except KeyboardInterrupt:  # a run that has begun hears it itself
+        say(f"stateflow: interrupted before the run began on the host {folder.name}")
+        return INTERRUPTED
+
+
+def _begun_on(
+    folder: Path, argv: Sequence[str], environ: Mapping[str, str], wait: float, say: Callable[[str], None]
+) -> int:
     code, left, until = None, wait, time.monotonic() + wait
     while code is None:
         try:

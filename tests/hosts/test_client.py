@@ -5,7 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -187,6 +190,24 @@ def test_a_host_that_does_not_answer_is_asked_again_within_the_time_for_it(short
 @pytest.mark.usefixtures("hasty")
 def test_a_run_that_has_begun_takes_as_long_as_it_takes(short: Path) -> None:
     assert Side(short, waiting(1.0, {"started": 1}, {"exit": 7})).run([], 0.0) == 7
+
+
+@pytest.mark.parametrize("starting", [False, True], ids=["for a place", "for a start"])
+def test_ctrl_c_while_a_run_waits_is_one_sentence(short: Path, starting: bool) -> None:
+    (short / "hosts").mkdir()
+    host = Side(short / "hosts", waiting(60, {"waits": "it is full"}), kept=starting)
+    if starting:
+        (host.folder / "current.json").unlink()
+    with subprocess.Popen(
+        [sys.executable, "-m", "stateflow", "run", "a.py", "--host", "team", "--host-only"],
+        env={**os.environ, "STATEFLOW_CACHE_DIR": str(short)}, cwd=short, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert "waiting for the host team" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert said == "stateflow: interrupted before the run began on the host team\n"
 
 
 def test_who_is_not_let_in_tries_until_the_host_lets_in_others(short: Path) -> None:
