@@ -33,6 +33,8 @@ UNSERVED = 120
 BUSY, UNAVAILABLE, USAGE, FAILED = 8, 9, 2, 1
 INTERRUPTED = 130
 """What a shell expects after Ctrl-C."""
+OF_RUN = "_STATEFLOW_OF_RUN_"
+"""Before the name of a variable that a launcher has set for another command: the one with the run's own value. No command line shows it."""
 RETRY = 0.2
 """Seconds until a host is asked again that has just died."""
 SILENT = "it does not answer"
@@ -336,10 +338,13 @@ def say(text: str) -> None:
 def main() -> None:
     """`client.py '{"folder":, "wait":, "only":, "argv": [...], "otherwise": [...], "added": [...]}'`: a launcher's way to a host.
 
-    `otherwise` is the command where the host does not take the run, and `added` names the variables that only that one needs.
+    `otherwise` is the command where the host does not take the run, and `added` names the variables that this one has otherwise: the run
+    has its own values of them, or none.
     """
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    environ = {name: value for name, value in os.environ.items() if name not in asked["added"]}
+    its_own = {name: os.environ.pop(OF_RUN + name, None) for name in asked["added"]}
+    kept = {name: value for name, value in os.environ.items() if name not in its_own}
+    environ = kept | {name: value for name, value in its_own.items() if value is not None}
     folder = Path(asked["folder"])
     try:
         sys.exit(run_on(folder, asked["argv"], environ, wait=float(asked["wait"]), say=say))

@@ -21,6 +21,7 @@ from stateflow.hosts import client
 from stateflow.hosts.client import (
     BUSY,
     FAILED,
+    OF_RUN,
     UNAVAILABLE,
     Connection,
     Refused,
@@ -77,6 +78,20 @@ def answering(*messages: dict[str, object]) -> Callable[[Connection], None]:
             connection.send(message)
 
     return answer
+
+
+def taking(environ: dict[str, str]) -> Callable[[Connection], None]:
+    """Takes a run, which is over at once, and keeps its variables."""
+
+    def take(connection: Connection) -> None:
+        asked, files = connection.receive(most_files=3)
+        assert asked is not None
+        environ.update(asked["environ"])
+        for each in files:
+            os.close(each)
+        connection.send({"exit": 0})
+
+    return take
 
 
 def test_the_exit_code_is_the_runs(short: Path) -> None:
@@ -245,6 +260,30 @@ def test_a_misspelt_host_is_told_from_one_that_has_ended(tmp_path: Path) -> None
     assert refusal_line("a", Refused("it is full", BUSY), only=False) == (
         "the host a does not take the run: it is full. Starting a driver of its own"
     )
+
+
+def test_a_run_has_its_own_variables_and_the_command_in_its_place_has_others(short: Path) -> None:
+    taken: dict[str, str] = {}
+    folder = Side(short, taking(taken)).folder
+    shows = "import json, os; print(json.dumps(dict(os.environ)))"
+    asked = {
+        "wait": 0, "only": False, "argv": ["run"], "otherwise": [sys.executable, "-c", shows],
+        "added": ["ADDED", "PATH"],
+    }  # fmt: skip
+    environ = {"ADDED": "1", "KEPT": "k", "PATH": "/submits", f"{OF_RUN}PATH": "/runs"}
+
+    def started(folder: Path) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-I", client.__file__, json.dumps({**asked, "folder": str(folder)})]
+        return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=True)
+
+    started(folder)
+    assert {name: taken.get(name) for name in environ} == {
+        "ADDED": None, "KEPT": "k", "PATH": "/runs", f"{OF_RUN}PATH": None,
+    }  # fmt: skip
+    otherwise = json.loads(started(short / "nobody").stdout)
+    assert {name: otherwise.get(name) for name in environ} == {
+        "ADDED": "1", "KEPT": "k", "PATH": "/submits", f"{OF_RUN}PATH": None,
+    }  # fmt: skip
 
 
 def test_a_host_that_dies_in_the_middle_fails_the_run_and_starts_no_second_one(short: Path) -> None:

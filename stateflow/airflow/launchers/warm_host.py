@@ -104,9 +104,10 @@ class _OnHost:
         if not self.only:
             asked["otherwise"], whole, temporary = self.otherwise.command(spec, quietly=True)
             added = {name: value for name, value in whole.items() if own.get(name) != value}
-        # What only spark-submit needs is no part of the run's environment on the host.
+        # What spark-submit needs, such as its PATH, is no part of the run's environment on the host.
         asked["added"] = sorted({*added, *([temporary] if temporary else [])})
+        of_run = {client.OF_RUN + name: own[name] for name in asked["added"] if name in own}
         command = [sys.executable, "-I", client.__file__, json.dumps(asked)]
         return DriverFolder.of(spec).start(
-            command, {**own, **added}, Path.cwd(), above=spec.above, temporary=temporary
+            command, {**own, **added, **of_run}, Path.cwd(), above=spec.above, temporary=temporary
         )
