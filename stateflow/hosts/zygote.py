@@ -140,7 +140,7 @@ class Zygote:
             self._host.send({"place": message["place"], "failed": str(error)})
             return
         if pid == 0:
-            self._become(lambda: become_run(message, files, self._command))
+            self._become(files, lambda: become_run(message, files, self._command))
         place.run = pid
         if place.errors >= 0:
             os.close(place.errors)
@@ -169,16 +169,15 @@ class Zygote:
             return
         if pid == 0:
             errors = place.errors if place.errors >= 0 else files[2]
-            self._become(
-                lambda: become_workers(modules.decode().split("\0"), variables, [*files[:2], errors])
-            )
+            its = [*files[:2], errors]
+            self._become(its, lambda: become_workers(modules.decode().split("\0"), variables, its))
         place.workers.append(pid)
         self._shims[pid] = sock
         for each in files:
             os.close(each)
 
-    def _become(self, work: Callable[[], None]) -> None:
-        """In a fork: never returns."""
+    def _become(self, files: Sequence[int], work: Callable[[], None]) -> None:
+        """In a fork: never returns. `files`: its own ones."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -191,6 +190,9 @@ class Zygote:
             self._listener.close()
             for shim in self._shims.values():
                 shim.close()
+            # Whoever reads what another run says waits until nobody has its standard error any more.
+            for errors in {place.errors for place in self._places.values()} - {-1, *files}:
+                os.close(errors)
             gc.unfreeze()
             work()
             code = 0

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
+
+from stateflow.hosts.client import Connection
+from stateflow.spark.session.lent import ENVIRONMENT, PLACE
 
 IMPORTS = """
 import sys, threading
@@ -80,3 +89,102 @@ def test_an_incomplete_message_ends_neither_the_zygote_nor_its_patience(tmp_path
     assert int(files) < 20, "it closes what it was given"
     assert "no Python worker could be started: timed out" in done.stderr
     assert "of standard input, output and error 2 arrived" in done.stderr
+
+
+HANDED = """
+import os, socket, sys, tempfile
+from pathlib import Path
+from stateflow.hosts import zygote
+tempfile.gettempdir()
+_, connection = zygote.start(Path(sys.argv[1]), lambda argv: exec(argv[0], {}))
+socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [connection.sock.fileno()])
+os._exit(0)
+"""
+
+
+class Forking:
+    """A zygote of its own, to which the test is the host's process. A run of it executes the code that it is given."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ours, its = socket.socketpair()
+        words = [sys.executable, "-c", HANDED, str(folder), str(its.fileno())]
+        subprocess.run(words, pass_fds=[its.fileno()], timeout=60, check=True)
+        its.close()
+        _, (connected, *_), _, _ = socket.recv_fds(ours, 1, 1)
+        ours.close()
+        self.host = Connection(socket.socket(fileno=connected))
+        self.host.sock.settimeout(60)
+        assert "ready" in self.said()
+
+    def said(self) -> dict[str, Any]:
+        message, _ = self.host.receive()
+        assert message is not None
+        return message
+
+    def place(self, number: int) -> Path:
+        folder = self.folder / f"place-{number}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def run(self, place: int, code: str, **variables: str) -> IO[bytes]:
+        """Starts a run, and gives what it says on its standard error."""
+        read, write = os.pipe()
+        null = os.open(os.devnull, os.O_RDWR)
+        asked = {"do": "run", "place": place, "argv": [code], "environ": variables, "cwd": "/", "umask": 0o22}
+        lent = {"host": "team", "master": "local[1]", "loan": {"run": "r", "port": 1, "secret": ""}}
+        self.host.send({**asked, **lent, "place_folder": str(self.place(place))}, [null, null, write])
+        for each in (null, write):
+            os.close(each)
+        assert "started" in self.said()
+        return os.fdopen(read, "rb")
+
+    def ended(self, place: int) -> int:
+        """The exit code of a place's run, when the host has taken the place back."""
+        said = self.said()
+        assert said["place"] == place
+        self.host.send({"do": "end", "place": place})
+        code: int = said["code"]
+        return code
+
+
+@pytest.fixture
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    made = Forking(tmp_path_factory.mktemp("z"))
+    yield made
+    made.host.sock.close()  # and the zygote ends, with all that it has forked
+
+
+def within(seconds: float, said: IO[bytes]) -> bytes:
+    """All that is said, to its end."""
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.append(said.read()), daemon=True)
+    reading.start()
+    reading.join(seconds)
+    assert found, "somebody has it open still"
+    return found[0]
+
+
+@pytest.mark.slow
+def test_what_a_run_says_ends_with_it_while_other_runs_and_their_workers_go_on(forking: Forking) -> None:
+    go = forking.folder / "go"
+    waits = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    first = forking.run(1, f"{waits}\nimport sys; print('all of it', file=sys.stderr)")
+    second = forking.run(2, "import time; time.sleep(600)")
+    environment = {"PYTHONSTARTUP": "", PLACE: str(forking.place(2))}
+    (forking.place(2) / ENVIRONMENT).write_text(json.dumps(environment), encoding="utf-8")
+    with socket.socket(socket.AF_UNIX) as asking, Path(os.devnull).open("rb+") as null:
+        stays, kept = os.pipe()
+        asking.connect(str(forking.folder / "workers"))
+        entries = f"{PLACE}={forking.place(2)}"
+        body = b"2\0\0code\0\0" + entries.encode()
+        socket.send_fds(asking, [len(body).to_bytes(4, "big")], [stays, null.fileno(), null.fileno()])
+        asking.sendall(body)
+        assert second.read(1), "the worker is there, and says so where its run does"
+        go.touch()
+        assert forking.ended(1) == 0
+        assert within(20, first) == b"all of it\n"
+        os.close(kept)
+        asking.settimeout(60)
+        assert asking.recv(1) == b"", "the worker was there until then"
+        os.close(stays)
