@@ -75,7 +75,7 @@ def start(
     )
     if foreground:
         starting.prepare(folder, settings)
-        raise typer.Exit(keeper.keep(folder, starting.APPLICATION))
+        raise typer.Exit(keeper.keep(folder, starting.APPLICATION, settings))
     starting.require_free(folder, settings)
     call.output.log(f"the host {name} starts Spark, which takes some 10 to 60 seconds")
     shown = {"name": name, "state": "running", **starting.start(folder, settings)}

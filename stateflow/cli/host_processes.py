@@ -1,12 +1,15 @@
-"""The two processes of a warm host besides Spark: `python -m stateflow.cli.host_processes keep FOLDER`, which starts
-`... application FOLDER NUMBER`."""
+"""The two processes of a warm host besides Spark: `python -m stateflow.cli.host_processes keep FOLDER`, which reads the host's settings
+from standard input and starts `... application FOLDER NUMBER`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import msgspec
+
 from stateflow.hosts import application, keeper
+from stateflow.hosts.settings import HostSettings
 from stateflow.hosts.starting import APPLICATION
 
 
@@ -20,7 +23,8 @@ def run(argv: list[str]) -> None:
 def main() -> None:
     what, folder = sys.argv[1], Path(sys.argv[2])
     if what == "keep":
-        sys.exit(keeper.keep(folder, APPLICATION))
+        settings = msgspec.json.decode(sys.stdin.buffer.read(), type=HostSettings)
+        sys.exit(keeper.keep(folder, APPLICATION, settings))
     application.serve(folder, int(sys.argv[3]), run)
 
 

@@ -298,12 +298,20 @@ def _wait_for_the_end(processes: Mapping[str, int]) -> None:
 
 def claim(folder: Path) -> int:
     """Makes this process the keeper of a host. The lock is held as long as it lives."""
+    lock = locked(folder)
+    forget(folder)
+    write(folder, KEEPER, KeeperProcess(os.getpid(), started(os.getpid())))
+    return lock
+
+
+def locked(folder: Path) -> int:
+    """The lock of a host, which its keeper holds as long as it lives. Raises BusyError while there is one."""
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + CLAIM
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            return lock
         except BlockingIOError:
             if time.monotonic() > until:
                 os.close(lock)
@@ -311,9 +319,6 @@ def claim(folder: Path) -> int:
                     f"the host {folder.name!r} runs already: see `stateflow host show {folder.name}`"
                 ) from None
             time.sleep(0.05)
-    forget(folder)
-    write(folder, KEEPER, KeeperProcess(os.getpid(), started(os.getpid())))
-    return lock
 
 
 def _is_ours(folder: Path) -> bool:
@@ -325,10 +330,12 @@ def _is_ours(folder: Path) -> bool:
     return keeper is not None and keeper.pid == os.getpid()
 
 
-def keep(folder: Path, application: Sequence[str]) -> int:
-    """Keeps a host until it is told to end; its exit code. `application`: see `Keeper`."""
+def keep(folder: Path, application: Sequence[str], settings: HostSettings | None = None) -> int:
+    """Keeps a host until it is told to end; its exit code. `application`: see `Keeper`. `settings`: else those in its folder."""
     lock = claim(folder)
     try:
+        if settings is not None:
+            write(folder, SETTINGS, settings)  # somebody may have prepared a start with others meanwhile
         code = Keeper(folder, read_settings(folder), application).keep()
         if code and _is_ours(folder):
             (folder / SETTINGS).unlink(missing_ok=True)  # it has never been there

@@ -12,9 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stateflow.driver.supervisor import started
 from stateflow.errors import BusyError, StateflowError, UnavailableError, UsageError
-from stateflow.hosts.client import LOG, Refused, ask
+from stateflow.hosts.client import LOG, Refused, ask, is_kept
+from stateflow.hosts.keeper import locked
 from stateflow.hosts.lease import renew
 from stateflow.hosts.settings import (
     SETTINGS,
@@ -43,7 +46,11 @@ def prepare(folder: Path, settings: HostSettings) -> None:
     require_image(master, settings.conf)
     require_free(folder, settings)
     make_private(folder)
-    write(folder, SETTINGS, settings)
+    lock = locked(folder)  # a keeper that has begun since then has its settings there
+    try:
+        write(folder, SETTINGS, settings)
+    finally:
+        os.close(lock)
     renew(folder)
 
 
@@ -61,10 +68,16 @@ def _refuse_driver_elsewhere(master: str, conf: Mapping[str, str]) -> None:
 
 def require_free(folder: Path, settings: HostSettings) -> None:
     """Raises BusyError while a host of this name lives, which keeps its settings."""
-    if keeper_of(folder) is None:
+    kept_here = keeper_of(folder) is not None
+    if not kept_here and not is_kept(folder):
         return
     name = folder.name
     stop, show = f"`stateflow host stop {name}`", f"`stateflow host show {name}`"
+    if not kept_here:
+        raise BusyError(
+            f"the host {name!r} runs already, as a process of another container, which shares {folder}: end it there with {stop}, or "
+            f"start one of another name here; see {show}"
+        )
     if drains(folder):
         raise BusyError(
             f"the host {name!r} drains, and takes no runs any more: start it again when its runs have ended, as {show} says, or end "
@@ -99,21 +112,27 @@ def start(
     with (folder / LOG).open("ab") as log:
         process = subprocess.Popen(
             [*KEEPER, str(folder)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder, env=dict(environ),
+            stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd=folder, env=dict(environ),
         )  # fmt: skip
-    return _ready(folder, process, timeout)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:  # if it has ended already, its log says why
+        process.stdin.write(msgspec.json.encode(settings))
+    return _ready(folder, settings, process, timeout)
 
 
-def _ready(folder: Path, process: subprocess.Popen[bytes], timeout: float) -> dict[str, Any]:
+def _ready(
+    folder: Path, settings: HostSettings, process: subprocess.Popen[bytes], timeout: float
+) -> dict[str, Any]:
     until = time.monotonic() + timeout
     while time.monotonic() < until:
         renew(folder)  # a start may take longer than the lease, and whoever waits for it keeps the host
-        with suppress(Refused):
-            return ask(folder, "show")
         if process.poll() is not None:
+            require_free(folder, settings)  # somebody else may have started it in the same moment
             raise StateflowError(
                 f"the host {folder.name!r} did not start: the end of {folder / LOG} says why\n{_reason(folder / LOG)}"
             )
+        with suppress(Refused):
+            return ask(folder, "show")
         time.sleep(0.1)
     raise UnavailableError(
         f"the host {folder.name!r} has not started within {timeout:.0f} s, and goes on trying: see {folder / LOG}"

@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from stateflow.errors import BusyError
 from stateflow.hosts import lease, starting
-from stateflow.hosts.settings import HostSettings
+from stateflow.hosts.keeper import claim
+from stateflow.hosts.settings import HostSettings, KeeperProcess, read_settings, write
 from tests.hosts.hosting import alive, eventually
+from tests.refusals.refusal import refused
 
 APPLICATION = """
 import json, sys
@@ -124,6 +127,9 @@ BACKWARDS = (
 FAST = "import time; real = time.time; time.time = lambda: real() + 7200; "
 """Clocks of a machine that somebody sets."""
 KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
+KEEP_ITS = KEEP.replace("sys.argv[2]])", "sys.argv[2]], HostSettings(places=PLACES))").replace(
+    "import keep;", "import keep; from stateflow.hosts.settings import HostSettings;"
+)
 
 
 def kept(
@@ -172,6 +178,59 @@ def test_whoever_waits_for_a_start_that_takes_longer_than_the_lease_renews_it(
     assert "drains" not in log.read_text()
     eventually(lambda: "nobody has renewed the lease for 1 s" in log.read_text(), "then nobody keeps it")
     eventually(lambda: starting.keeper_of(folder) is None, "and it ends")
+
+
+def test_a_host_of_another_container_that_shares_its_folder_keeps_its_settings(folder: Path) -> None:
+    starting.prepare(folder, HostSettings(places=2))
+    lock = claim(folder)
+    # As its process is seen where that number means nobody, or somebody else.
+    write(folder, "keeper.json", KeeperProcess(os.getpid(), "another start"))
+    for asked in (HostSettings(places=2), HostSettings(places=7)):
+        with refused(BusyError, "'team'", "another container", "`stateflow host stop team`"):
+            starting.prepare(folder, asked)
+    assert read_settings(folder).places == 2
+    # One that begins between the look for it and the writing.
+    (folder / "keeper.json").unlink()
+    with refused(BusyError, "'team'", "`stateflow host show team`"):
+        starting.prepare(folder, HostSettings(places=7))
+    assert read_settings(folder).places == 2
+    os.close(lock)
+
+
+def test_of_two_starts_in_one_moment_one_is_refused_and_the_other_has_its_own_settings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has prepared its start first, and claims the host last."""
+    mine, theirs = HostSettings(places=2), HostSettings(places=7)
+    locks: list[int] = []
+
+    class Later(subprocess.Popen[bytes]):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            locks.append(claim(folder))
+            write(folder, "settings.json", theirs)
+            super().__init__(*given, **more)
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                starting, "KEEPER", (sys.executable, "-m", "stateflow.cli.host_processes", "keep")
+            )
+            patched.setattr(starting.subprocess, "Popen", Later)
+            with refused(BusyError, "'team'", "--runs 7, not 2", "`stateflow host stop team`"):
+                starting.start(folder, mine)
+        assert read_settings(folder) == theirs
+    finally:
+        os.close(locks[0])
+        shutil.rmtree(folder)
+
+    first = [sys.executable, "-c", KEEP_ITS.replace("PLACES", "2"), str(folder), APPLICATION]
+    starting.prepare(folder, mine)
+    starting.prepare(folder, theirs)
+    keeper = subprocess.Popen(first, stderr=subprocess.PIPE, text=True)
+    eventually((folder / "current.json").exists, "its application takes runs")
+    assert read_settings(folder) == mine
+    keeper.terminate()
+    keeper.communicate(timeout=60)
 
 
 def test_a_host_without_a_lease_stays(folder: Path) -> None:
