@@ -8,6 +8,7 @@ import runpy
 import signal
 import site
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -119,6 +120,7 @@ def _take_files(files: Sequence[int]) -> None:
 def _take_environment(environ: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environ)
+    tempfile.tempdir = None  # the host has looked for its own, perhaps before this process was forked
     _take_search_path(environ)
     _take_time_zone()
 

@@ -188,3 +188,11 @@ def test_what_a_run_says_ends_with_it_while_other_runs_and_their_workers_go_on(f
         asking.settimeout(60)
         assert asking.recv(1) == b"", "the worker was there until then"
         os.close(stays)
+
+
+@pytest.mark.slow
+def test_a_run_has_its_own_folder_for_temporary_files(forking: Forking, tmp_path: Path) -> None:
+    code = "import sys, tempfile; print(tempfile.gettempdir(), file=sys.stderr)"
+    said = forking.run(1, code, TMPDIR=str(tmp_path))
+    assert forking.ended(1) == 0
+    assert within(20, said).decode() == f"{tmp_path}\n"
