@@ -77,8 +77,8 @@ def of_own(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in OWN
 
 
-PYTHONS = {("os", "_exit"), ("atexit", "_run_exitfuncs")}
-"""Of Python itself: the first is documented; the second is what it calls at its own end, which a fork has to skip."""
+PYTHONS = {("os", "_exit"), ("atexit", "_run_exitfuncs"), ("threading", "_threading_atexits")}
+"""Of Python itself: the first is documented; the others are what it calls at its own end, which a fork has to skip."""
 
 
 def reads(source: ast.AST) -> Iterator[tuple[int, str]]:

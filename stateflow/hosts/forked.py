@@ -21,6 +21,8 @@ BEGUN = "begun"
 """The file in a place's folder that is there until its run has come to its end."""
 LIFELINE = -1
 """The end of a pipe whose other end only the zygote has: it closes when the zygote is gone."""
+THREADS = 15.0
+"""Seconds that threads which a pipeline has left have to end. Their run keeps its place meanwhile, so it does not wait for ever, as Python does."""
 FIRST_TO_GO = "500"
 """How much sooner the kernel takes a fork when memory is short: Spark and the zygote are everybody's."""
 
@@ -40,6 +42,7 @@ def become_run(
         traceback.print_exc()
         code = 1
     _flush()
+    _wait_for_threads()
     import atexit
     import multiprocessing
 
@@ -48,8 +51,35 @@ def become_run(
     atexit._run_exitfuncs()
     _flush()
     Path(message["place_folder"], BEGUN).unlink(missing_ok=True)
-    # Threads and processes that the pipeline has left do not keep it alive, and Python's own end takes a tenth of a second.
+    # Processes that the pipeline has left do not keep it alive, and Python's own end takes a tenth of a second.
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _wait_for_threads() -> None:
+    """Waits, for a while, for the threads that Python's own end would wait for. Says which have not ended."""
+    threading.Thread(target=_end_pools, daemon=True).start()
+    until = time.monotonic() + THREADS
+    with suppress(KeyboardInterrupt):  # whoever types Ctrl-C waits no longer
+        while (left := _left()) and (rest := until - time.monotonic()) > 0:
+            left[0].join(rest)
+    if left := _left():
+        with suppress(Exception):
+            sys.stderr.write(
+                f"stateflow: threads of the pipeline go on after its run, and end now, {THREADS:.0f} s later: "
+                f"{', '.join(each.name for each in left)}. Join them before the run ends, or run it without the host (--host ''), "
+                "where Python waits for them\n"
+            )
+
+
+def _left() -> list[threading.Thread]:
+    me = threading.current_thread()
+    return [each for each in threading.enumerate() if each is not me and not each.daemon]
+
+
+def _end_pools() -> None:
+    """Tells idle threads of pools to end, and waits for busy ones."""
+    for each in reversed(threading._threading_atexits):  # type: ignore[attr-defined]
+        each()
 
 
 def _become_its_process(message: Mapping[str, Any], files: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -94,7 +95,8 @@ def test_an_incomplete_message_ends_neither_the_zygote_nor_its_patience(tmp_path
 HANDED = """
 import os, socket, sys, tempfile
 from pathlib import Path
-from stateflow.hosts import zygote
+from stateflow.hosts import forked, zygote
+forked.THREADS = 4.0
 tempfile.gettempdir()
 _, connection = zygote.start(Path(sys.argv[1]), lambda argv: exec(argv[0], {}))
 socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [connection.sock.fileno()])
@@ -196,3 +198,33 @@ def test_a_run_has_its_own_folder_for_temporary_files(forking: Forking, tmp_path
     said = forking.run(1, code, TMPDIR=str(tmp_path))
     assert forking.ended(1) == 0
     assert within(20, said).decode() == f"{tmp_path}\n"
+
+
+THREADS = """
+import sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+
+def late():
+    time.sleep(SECONDS)
+    print("sent", file=sys.stderr)
+
+sys.pool = ThreadPoolExecutor(1)
+sys.pool.submit(int).result()
+threading.Thread(target=late, name="sender").start()
+threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_waits_a_while_for_its_threads_and_names_those_that_go_on(forking: Forking) -> None:
+    began = time.monotonic()
+    said = forking.run(1, THREADS.replace("SECONDS", "0.5"))
+    assert forking.ended(1) == 3
+    assert time.monotonic() - began < 4, "it waits neither for a pool without work nor for daemon threads"
+    assert within(20, said) == b"sent\n"
+    said = forking.run(1, THREADS.replace("SECONDS", "600"))
+    assert forking.ended(1) == 3
+    told = within(20, said).decode()
+    assert "4 s later: sender." in told
+    assert "--host ''" in told
