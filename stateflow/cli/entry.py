@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stateflow.config.options import Options
 
 
 def main() -> None:
@@ -24,6 +28,35 @@ def on_host(argv: Sequence[str]) -> int | None:
 
     A mistake in the arguments is none of this function's business: the command line says it in its own words.
     """
+    options = _naming_a_host(argv)
+    if options is None:
+        return None
+    return _carried_out(argv, options.host, options.host_wait.total_seconds(), only=options.host_only)
+
+
+def refuse_host(argv: Sequence[str]) -> int | None:
+    """For a run that spark-submit has started with a Spark of its own: the exit code if nothing but a host may carry it out. Says it
+    where it was asked to go to a host."""
+    options = _naming_a_host(argv)
+    if options is None:
+        return None
+    from stateflow.hosts.client import USAGE, say
+
+    name, instead = options.host, f"use `stateflow run`, or launcher=WarmHost({options.host!r}) in a DAG"
+    if not options.host_only:
+        say(
+            f"the host {name} is not asked, because spark-submit starts a driver of its own: for the host {instead}"
+        )
+        return None
+    say(
+        f"stateflow: spark-submit starts a driver of its own, and host_only, set by {options.origin('host_only')}, allows nothing but the "
+        f"host {name}: {instead}, or set host_only to false there"
+    )
+    return USAGE
+
+
+def _naming_a_host(argv: Sequence[str]) -> Options | None:
+    """The options of a run that is to go to a host; None for anything else."""
     if argv[:1] != ["run"] or {"--help", "-h", "--fresh"} & set(argv):
         return None
     from stateflow.config.options import load
@@ -33,9 +66,7 @@ def on_host(argv: Sequence[str]) -> int | None:
         options = load(cli=_of_hosts(argv), untrusted="leave out")
     except (StateflowError, OSError):
         return None
-    if not options.host:
-        return None
-    return _carried_out(argv, options.host, options.host_wait.total_seconds(), only=options.host_only)
+    return options if options.host else None
 
 
 def _carried_out(argv: Sequence[str], name: str, wait: float, *, only: bool) -> int | None:

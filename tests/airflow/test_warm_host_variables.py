@@ -27,6 +27,7 @@ def test_a_run_on_a_host_has_the_variables_of_its_task(
     monkeypatch.setenv("PATH", f"/of/the/task{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     monkeypatch.setenv("JAVA_HOME", "/of/the/task/java")
+    monkeypatch.setenv("STATEFLOW_HOST_ONLY", "true")
     monkeypatch.setattr("stateflow.spark.session.java.require_java", lambda cache: Path("/of/the/library"))
     taken: dict[str, str] = {}
     Side(cache / "hosts", taking(taken))
@@ -43,9 +44,12 @@ def test_a_run_on_a_host_has_the_variables_of_its_task(
     assert taken["PATH"] == os.environ["PATH"]
     assert taken["JAVA_HOME"] == "/of/the/task/java"
     assert taken["TOKEN"] == "of-the-run"
+    assert taken["STATEFLOW_HOST_ONLY"] == "true"
     assert taken["STATEFLOW_ROWS"] == "1"
     assert "SPARK_LOCAL_DIRS" not in taken
     assert not [name for name in taken if name.startswith(OF_RUN)]
     command = (Path(driver.name) / "command.json").read_text(encoding="utf-8")
     assert "of-the-run" not in command, "no command line shows a value"
     assert "of-the-submission" not in command
+    otherwise = json.loads(json.loads(command)["argv"][3])["added"]
+    assert ("STATEFLOW_HOST_ONLY" in otherwise) is not only, "who may start otherwise may have its own Spark"

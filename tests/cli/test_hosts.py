@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,63 @@ def test_a_run_may_do_without_the_host_that_the_configuration_demands(command: C
     said = command("run", "keyed.py", "--host", "")
     assert "keyed.py" in said.err
     assert "host" not in said.err
+
+
+class Submitted:
+    """Runs as spark-submit starts them. None gets as far as Spark: their pipeline is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *words: str, file: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "stateflow.toml").write_text(file, encoding="utf-8")
+        spec = find_spec("stateflow.application.submitted")
+        assert spec is not None
+        return subprocess.run(
+            [sys.executable, str(spec.origin), "run", "nowhere.py", *words],
+            cwd=self.folder, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> Submitted:
+    return Submitted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "where"),
+    [
+        (["--host", "team", "--host-only"], "", "the command line (--host-only)"),
+        ([], 'host = "team"\nhost_only = true', "stateflow.toml"),
+    ],
+)
+def test_a_run_of_spark_submit_is_refused_that_nothing_but_a_host_may_carry_out(
+    submitted: Submitted, words: list[str], file: str, where: str
+) -> None:
+    said = submitted(*words, file=file)
+    assert said.returncode == 2
+    for named in ("host team", where, "`stateflow run`", "WarmHost('team')", "host_only to false"):
+        assert named in said.stderr
+    assert "nowhere.py" not in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "variable", "says"),
+    [
+        (["--host", "team"], "", "", True),
+        ([], 'host = "team"\nhost_only = false', "", True),
+        ([], 'host = "team"\nhost_only = true', "false", True),
+        (["--host", ""], 'host = "team"\nhost_only = true', "", False),
+        ([], "", "", False),
+    ],
+)
+def test_a_run_of_spark_submit_that_is_to_go_to_a_host_says_that_it_does_not(
+    submitted: Submitted, words: list[str], file: str, variable: str, says: bool
+) -> None:
+    said = submitted(*words, file=file, **({"STATEFLOW_HOST_ONLY": variable} if variable else {}))
+    lines = said.stderr.splitlines()
+    assert ("the host team is not asked" in lines[0] and "WarmHost('team')" in lines[0]) is says
+    assert "nowhere.py" in lines[-1]
 
 
 @pytest.mark.parametrize("words", [["--host", "team"], ["--host-only"]])

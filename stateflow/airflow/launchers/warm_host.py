@@ -103,6 +103,9 @@ class _OnHost:
         temporary = ""
         if not self.only:
             asked["otherwise"], whole, temporary = self.otherwise.command(spec, quietly=True)
+            whole["STATEFLOW_HOST_ONLY"] = (
+                "false"  # the launcher has been told so, whatever a file says of other runs
+            )
             added = {name: value for name, value in whole.items() if own.get(name) != value}
         # What spark-submit needs, such as its PATH, is no part of the run's environment on the host.
         asked["added"] = sorted({*added, *([temporary] if temporary else [])})
