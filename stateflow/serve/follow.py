@@ -54,6 +54,8 @@ class FollowedJob:
         self._context, self._store, self._layout = context, context.store(), JobLayout(name)
         self._owner, self._ids, self._shards = owner, ids, shards
         self._bodies: BodyCache = {}
+        self._uuid = ""
+        """Of the job that was seen last. One that was made anew under the name may have other bodies under the same names and sizes."""
         self._seen: frozenset[tuple[str, int]] = frozenset()
         self._served: Served | None = None
         self._retired: list[Served] = []
@@ -108,14 +110,21 @@ class FollowedJob:
             if self._closed:
                 raise self._unknown()
             self._release_retired()
-            # As long as nothing happens, this one listing is all that a refresh costs.
+            # As long as nothing happens, this listing and this reading are all that a refresh costs.
             listed = frozenset((entry.path, entry.size) for entry in self._store.list(self._layout.log))
-            if self._served is not None and listed == self._seen:
+            identity = read_identity(self._store, self._layout)
+            if (
+                self._served is not None
+                and identity is not None
+                and (identity.uuid, listed) == (self._uuid, self._seen)
+            ):
                 return False
-            if read_identity(self._store, self._layout) is None:
+            if identity is None:
                 self._retire(None)
                 self._release_retired()
                 raise self._unknown()
+            if identity.uuid != self._uuid:
+                self._uuid, self._bodies = identity.uuid, {}
             newest = self._pin_newest()
             if newest is not None:
                 self._switch_to(*newest)
@@ -128,7 +137,7 @@ class FollowedJob:
         for tries_left in reversed(range(_TRIES)):
             head = head_of(read_log(self._store, self._layout, cache=self._bodies))
             served = self._served
-            if served is not None and served.record.writer == head.writer:
+            if served is not None and (served.record.job, served.record.writer) == (head.job, head.writer):
                 return None
             try:
                 reader_pin = pin(

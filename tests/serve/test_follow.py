@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def test_shards_that_were_asked_for_are_open_before_the_newer_checkpoint_takes_o
     assert counted.opened[1:] == warmed
 
 
-def test_a_look_that_finds_nothing_new_is_one_listing(tmp_path: Path) -> None:
+def test_a_look_that_finds_nothing_new_is_one_listing_and_one_reading(tmp_path: Path) -> None:
     job = QueriedJob(tmp_path / "root")
     job.checkpoint(entries_of(filled(1)))
     body = {entry.path: job.store.read(entry.path) for entry in job.store.list("")}
@@ -117,7 +118,7 @@ def test_a_look_that_finds_nothing_new_is_one_listing(tmp_path: Path) -> None:
     followed = FollowedJobs(place, owner=OWNER, ids=job.ids).follow("orders")
     before = len(store.calls)
     assert not followed.refresh()
-    assert [call.verb for call in store.calls[before:]] == ["list"]
+    assert [call.verb for call in store.calls[before:]] == ["list", "read"]
 
 
 def test_when_the_newer_one_cannot_be_opened_the_older_one_stays(
@@ -200,6 +201,36 @@ def test_a_job_that_was_deleted_is_no_longer_served(job: QueriedJob, jobs: Follo
         followed.refresh()
     assert followed.record is None
     assert pinned(job) == []
+
+
+def test_a_job_that_was_made_anew_under_its_name_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    """Its records have the same names and the same sizes."""
+
+    def made(ticks: int, rows: int) -> QueriedJob:
+        job = QueriedJob(tmp_path / "root", run="")
+        job.ticks = ticks  # other ids, as long as the others
+        job.begin("run")
+        job.checkpoint(entries_of(filled(1, rows=rows)))
+        return job
+
+    def listed(job: QueriedJob) -> list[tuple[str, int]]:
+        return [(entry.path, entry.size) for entry in job.store.list(job.layout.log)]
+
+    old = made(10, rows=2)
+    jobs = FollowedJobs(old.place(tmp_path / "host"), owner=OWNER, ids=old.ids)
+    followed, before = jobs.follow("orders"), listed(old)
+    assert total(followed) == 1.0
+    shutil.rmtree(tmp_path / "root" / "orders")
+    new = made(50, rows=3)
+    assert listed(new) == before
+    assert followed.refresh()
+    assert total(followed) == 3.0
+    assert not followed.refresh()
+    new.checkpoint(entries_of(filled(1, rows=5)))
+    assert followed.refresh()
+    assert total(followed) == 10.0
+    assert pinned(new) == [new.head().slot]
+    jobs.close()
 
 
 def test_only_the_jobs_that_were_named_are_served(job: QueriedJob, tmp_path: Path) -> None:
