@@ -70,6 +70,28 @@ def _is_taken(store: Store, layout: JobLayout, mine: Pin) -> bool:
     return any(p.kind == "tag" and p.name == mine.name and p.id != mine.id for p in list_pins(store, layout))
 
 
+def before_drop(slot: int) -> str:
+    """The name of the tag by which a run keeps the checkpoint that alone has what the run drops."""
+    return f"before-drop-{slot}"
+
+
+def keep_before_drop(
+    store: Store,
+    layout: JobLayout,
+    slot: int,
+    *,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+) -> None:
+    """Makes the tag, unless an earlier try of the run has made it."""
+    name = before_drop(slot)
+    made = tags(store, layout).get(name)
+    if made is None or made.slot != slot:
+        reason = "the run behind it drops what this checkpoint has"
+        pin(store, layout, slot, kind="tag", owner=owner, ids=ids, clock=clock, name=name, reason=reason)
+
+
 def release(store: Store, layout: JobLayout, pin_id: str) -> None:
     """Removes a pin. The next collection deletes what only this pin kept."""
     store.delete([layout.pin(pin_id)])

@@ -65,7 +65,9 @@ def check(
     else:
         result = checked_flow(loaded.pipeline.build(given), name, None)
         result = replace(result, warnings=(_nothing_compared(unread_variables()), *result.warnings))
-    body = {name: value for name, value in asdict(result).items() if name not in ("problem", "misfits")}
+    body = {
+        name: value for name, value in asdict(result).items() if name not in ("problem", "misfits", "drops")
+    }
     call.output.answer(
         {**body, "problems": result.problems},
         f"pipeline {result.pipeline}, compared with {against}",

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from stateflow.checkpoint.pins import before_drop
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.compatibility.non_restored import NonRestored, non_restored
@@ -105,6 +106,8 @@ class Check:
     """Warnings of what works and is perhaps not intended."""
     misfits: tuple[str, ...] = ()
     """Of sources that do not fit the record, and outputs that do not fit their tables, as far as it can be told without Spark."""
+    drops: bool = False
+    """Whether a run drops something that the checkpoint alone has from then on, so that the run is to keep the checkpoint."""
 
     def refuse_evolution(self) -> None:
         """Raises IncompatibleError when any state's type changes, also by rule. One that is only written another way does not."""
@@ -204,6 +207,8 @@ def compare(
         written = record.sinks if record else {}
     sinks = _compared([n.uid for n in flow.sinks], list(written))
     misfits = misfits or {}
+    kept = _kept(record) if record else ""
+    losses = [warning for each in operators for warning in _losses(each, record, kept)]
     return Check(
         pipeline=flow.name,
         job=job,
@@ -217,16 +222,21 @@ def compare(
         sinks={**sinks, **dict.fromkeys(misfits, "incompatible")},
         problem=left.sources,
         warnings=(
-            *(warning for each in operators for warning in _losses(each, record)),
+            *losses,
             *filter(None, [left.warning]),
-            *left.dropped,
+            *(
+                [f"{left.forgotten}; only a restore of {kept} brings its position back"]
+                if left.forgotten
+                else ()
+            ),
+            *(f"{sentence}: only a restore of {kept} brings it back" for sentence in left.dropped),
             *left.left,
             *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
             *(warning for node in flow.operators for warning in _warnings(flow, node)),
             *taking_ids(flow.sinks).values(),
             *_moved(flow, written),
             *_in_the_middle(flow, record, written),
-            *begins_empty(flow, record),
+            *begins_empty(flow, record, kept),
             *_under_new_uids(flow, written),
             *_by_other_keys(flow, written),
             *_other_folders(flow, read or {}),
@@ -238,16 +248,21 @@ def compare(
             ),
         ),
         misfits=(*others.values(), *misfits.values()),
+        drops=bool(losses or left.forgotten or left.dropped),
     )
 
 
-def _losses(operator: OperatorCheck, record: Record | None) -> Iterator[str]:
+def _kept(record: Record) -> str:
+    return f"checkpoint {record.slot} (the run keeps it as tag:{before_drop(record.slot)})"
+
+
+def _losses(operator: OperatorCheck, record: Record | None, kept: str) -> Iterator[str]:
     for name, change in operator.evolution.items():
         if change.losses and record is not None:
             yield (
                 f"operator {operator.uid!r}, state {name!r}: its values in checkpoint {record.slot} lose something under the type of today "
                 f"({', '.join(change.losses)}): if that is not meant, give the type back what it had, and once a run has gone on, restore "
-                "that checkpoint with it"
+                f"{kept} with it"
             )
 
 
@@ -302,8 +317,9 @@ def _in_the_middle(flow: Flow, record: Record | None, written: Mapping[str, Prep
             )
 
 
-def begins_empty(flow: Flow, record: Record | None) -> Iterator[str]:
-    """Of operators that begin empty behind sources that go on: what came before is in none of their results."""
+def begins_empty(flow: Flow, record: Record | None, kept: str = "") -> Iterator[str]:
+    """Of operators that begin empty behind sources that go on: what came before is in none of their results. `kept` names
+    the checkpoint that a run keeps; a plan names none, since nobody has gone on from it."""
     if record is None:
         return
     read = _read_already(record)
@@ -316,9 +332,9 @@ def begins_empty(flow: Flow, record: Record | None) -> Iterator[str]:
             lacking.setdefault(goes_on, []).append(node.uid)
     gone = sorted(set(record.operators) - {node.uid for node in flow.operators})
     # To whoever has renamed an operator, this is the sentence that says so.
+    back = f", and once a run has gone on, restore {kept} with it" if kept else ""
     renamed = (
-        f"; if the state of operator {', '.join(map(repr, gone))} is what it should have, give it that uid again, and once a run has gone on, "
-        f"restore checkpoint {record.slot} with it"
+        f"; if the state of operator {', '.join(map(repr, gone))} is what it should have, give it that uid again{back}"
         if gone
         else ""
     )

@@ -43,6 +43,9 @@ class NonRestored:
     allowed: bool
     warning: str = ""
     """Of rows that operators have and that are read again, or would be."""
+    forgotten: str = ""
+    """Of sources whose position the next checkpoint forgets, while operators keep what they have of them. The caller ends it with who
+    brings that back."""
     dropped: tuple[str, ...] = ()
     """A sentence for each operator whose state goes, with what that holds."""
     left: tuple[str, ...] = ()
@@ -83,14 +86,11 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
     if not refusal and not allowed:
         refusal = next((each.refusal(where) for each in topics if each.new), "")
     keeps = [node for node in flow.operators if node.uid in record.operators]
-    warning = ""
-    if new and allowed:
-        warning = _counted_again(keeps, lost, new)
-    elif lost and not new and keeps:
-        warning = _forgotten(keeps, lost, record)
+    warning = _counted_again(keeps, lost, new) if new and allowed else ""
+    forgotten = _forgotten(keeps, lost) if lost and not new and keeps else ""
     dropped = tuple(_dropped(uid, record) for uid in gone) if allowed else ()
     left = tuple(left_topics(each.uid, each.left) for each in topics)
-    return NonRestored(tuple(gone), where, refusal, allowed, warning, dropped, left)
+    return NonRestored(tuple(gone), where, refusal, allowed, warning, forgotten, dropped, left)
 
 
 class _Topics(NamedTuple):
@@ -120,10 +120,7 @@ def _dropped(uid: str, record: Record) -> str:
     state = record.operators[uid]
     entries = sum(shard.entries for shard in state.all_shards)
     held = f"about {several(entries, 'entry', 'entries')}, {size_text(total_size(state.files))}"
-    return (
-        f"the state of operator {uid!r} ({held}) has no operator in this pipeline and is dropped (--allow-non-restored-state): only a restore of "
-        f"checkpoint {record.slot} brings it back"
-    )
+    return f"the state of operator {uid!r} ({held}) has no operator in this pipeline and is dropped (--allow-non-restored-state)"
 
 
 def lets_go(flow: Flow, record: Record | None) -> bool:
@@ -145,11 +142,11 @@ def _read_again(lost: Sequence[str], new: Sequence[SourceNode], where: str) -> s
     )
 
 
-def _forgotten(keeps: Sequence[KeyedNode], lost: Sequence[str], record: Record) -> str:
+def _forgotten(keeps: Sequence[KeyedNode], lost: Sequence[str]) -> str:
     return (
         f"source {_names(lost)} is not in this pipeline any more, and the next checkpoint forgets how far it was read, while operator "
         f"{_names(each.uid for each in keeps)} keeps what it has of it: should it come back under this uid, it is read from its beginning, and its "
-        f"rows count twice; only a restore of checkpoint {record.slot} brings its position back"
+        "rows count twice"
     )
 
 

@@ -29,6 +29,7 @@ from stateflow.checkpoint.control import (
 )
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import Log, names_by_id, read_epochs, read_identity, read_log
+from stateflow.checkpoint.pins import keep_before_drop
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.retention import Retention
@@ -236,6 +237,12 @@ class _Run:
         check_flow(self.flow, writer.parent)
         written = written_places(writer.log)
         check = compare(self.flow, self.job, writer.parent, written=written)
+        if check.drops and writer.parent is not None:
+            # Before the first batch: a few batches on, the run's own collection would have deleted it.
+            keep_before_drop(
+                self.store, self.layout, writer.parent.slot, owner=self.owner,
+                ids=lambda: uuid.uuid4().hex, clock=_micros,
+            )  # fmt: skip
         for sentence in check.warnings:
             self.warnings.add(sentence, sentence)
 

@@ -54,19 +54,30 @@ def test_state_that_is_let_go_goes_without_input_and_what_its_successor_lacks_is
 
 
 @pytest.mark.slow
-def test_a_restore_with_the_old_uid_brings_back_what_a_renaming_has_dropped(
+def test_the_run_that_drops_state_keeps_the_checkpoint_that_brings_it_back(
     spark: SparkSession, bench: Workbench
 ) -> None:
     original, renamed = summing(bench, "a", "total"), summing(bench, "a", "total2")
     bench.rows("a", [{"user": 1, "n": 1}])
-    bench.run(original, retained_checkpoints=9)
-    before = bench.records("sums")[-1].slot
-    bench.rows("a", [{"user": 1, "n": 10}])
-    [_, empty] = bench.run(renamed, allow_non_restored_state=True, retained_checkpoints=9).warnings
-    assert lacking(empty, ("'total'", f"restore checkpoint {before} with it")) == []
+    bench.run(original)
+    job, before = bench.job("sums"), bench.records("sums")[-1].slot
+    for n in (10, 100, 1000):
+        bench.rows("a", [{"user": 1, "n": n}])
+    told = job.check(renamed, allow_non_restored_state=True).warnings
+    assert job.status().tags == {}
+    report = bench.run(renamed, allow_non_restored_state=True, retained_checkpoints=1)
+    assert report.batches == 3
+    assert report.warnings == told
+    kept = f"tag:before-drop-{before}"
+    for sentence in told:
+        assert lacking(sentence, ("'total'", f"checkpoint {before}", kept)) == []
+    assert before in job.log().slots
+    assert job.status().tags == {f"before-drop-{before}": before}
 
-    bench.job("sums").restore(
-        f"checkpoint:{before}", original, options=bench.options(), allow_non_restored_state=True
-    ).apply()
-    assert bench.run(original, retained_checkpoints=9).warnings == ()
-    assert contents(spark, bench.folder / "totals", "total") == [11]
+    job.restore(kept, original, options=bench.options(), allow_non_restored_state=True).apply()
+    assert bench.run(original, retained_checkpoints=1).warnings == ()
+    assert contents(spark, bench.folder / "totals", "total") == [1111]
+    assert job.untag(f"before-drop-{before}") == before
+    bench.rows("a", [{"user": 1, "n": 0}])
+    bench.run(original, retained_checkpoints=1)
+    assert before not in job.log().slots

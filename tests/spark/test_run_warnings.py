@@ -18,7 +18,7 @@ from stateflow.jobs.job import Job
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.run_warnings import RunWarnings, unsaid
 from stateflow.spark.runner import RunRequest, run
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 from tests.spark.pipelines import Workbench
 from tests.spark.standalone import free_port
 from tests.spark.test_rewound_tables import go_back, reader, total, write
@@ -143,10 +143,16 @@ def test_a_run_says_once_what_check_warns_of(
     release, job = keeping(KeptNow, bench), Job(str(bench.folder / "root"), "losing")
     warned = job.check(release).warnings
     losses, unread = warned
-    assert losses == (
-        f"operator 'count', state 'kept': its values in checkpoint {job.log().head.slot} lose something under the type of today (field "
-        "gone is gone): if that is not meant, give the type back what it had, and once a run has gone on, restore that checkpoint with it"
+    before = job.log().head.slot
+    named = (
+        "'count'",
+        "'kept'",
+        "field gone is gone",
+        f"restore checkpoint {before}",
+        f"tag:before-drop-{before}",
     )
+    assert lacking(losses, named) == []
+    assert job.status().tags == {}
     assert "diverts rows to .dead_letters" in unread
     bench.rows("in", [{"user": 1}])
     bench.rows("in", [{"user": 1}])
@@ -154,7 +160,9 @@ def test_a_run_says_once_what_check_warns_of(
     with caplog.at_level(logging.WARNING):
         assert bench.run(release).warnings == warned
     assert [caplog.messages.count(sentence) for sentence in warned] == [1, 1]
+    assert job.status().tags == {f"before-drop-{before}": before}
     assert bench.run(release).warnings == (unread,), "the values are of today's type now"
+    assert len(job.status().tags) == 1
 
 
 class Open(sf.KeyedProcess):
