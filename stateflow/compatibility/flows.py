@@ -22,6 +22,7 @@ from stateflow.compatibility.states import (
     element_names,
     fixed_options,
     forgets,
+    keeps_nothing,
     recorded_names,
     resolve_states,
     where_to_go_back,
@@ -223,6 +224,7 @@ def compare(
         problem=left.sources,
         warnings=(
             *losses,
+            *_without_ttl(flow, job, before),
             *filter(None, [left.warning]),
             *(
                 [f"{left.forgotten}; only a restore of {kept} brings its position back"]
@@ -264,6 +266,22 @@ def _losses(operator: OperatorCheck, record: Record | None, kept: str) -> Iterat
                 f"({', '.join(change.losses)}): if that is not meant, give the type back what it had, and once a run has gone on, restore "
                 f"{kept} with it"
             )
+
+
+def _without_ttl(flow: Flow, job: str, before: Mapping[str, OperatorState]) -> Iterator[str]:
+    """Of states whose ttl is gone: an entry has the instant at which it expires, and nobody knows any more what had expired when the ttl
+    went."""
+    for node in flow.operators:
+        if node.uid not in before or keeps_nothing(before[node.uid]):
+            continue
+        declared, states = declared_states(node), before[node.uid].states
+        for name, old in recorded_names(node, before[node.uid]).items():
+            if states[old].ttl is not None and declared[name].ttl is None:
+                yield (
+                    f"operator {node.uid!r}, state {name!r}: it has no ttl any more, so its entries live on, also those that have expired and that no "
+                    "batch has deleted yet: if these are not to come back, keep the ttl until a batch has deleted them, which "
+                    f"`stateflow show {job}` tells"
+                )
 
 
 def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:

@@ -20,7 +20,7 @@ from tests.compatibility.allowed import allowing
 from tests.jobs.log import record
 from tests.jobs.operators import operator_of
 from tests.operators.releases import flow_of
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 
 
 @dataclass
@@ -158,6 +158,24 @@ def test_queryable_and_ttl_may_change() -> None:
         expiry_index=changed.next_state_id - 1,
         expiry_sweep=1,
     )
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"), [("1 day", None, 1), ("1 day", "9 days", 0), (None, None, 0)]
+)
+def test_a_ttl_that_is_gone_is_told_once(was: Any, now: Any, told: int) -> None:
+    before = state_of(process(total=sf.ValueState(float, ttl=was)))
+    declared = flow(process(sum=sf.ValueState(float, ttl=now, aliases=["total"])))
+    warnings = compare(declared, "orders", record_of(op=before)).warnings
+    assert len(warnings) == told
+    for sentence in warnings:
+        assert lacking(sentence, ("'op'", "'sum'", "no ttl", "expired", "`stateflow show orders`")) == []
+    [node] = declared.operators
+    states, next_id = resolve_states(node, before)
+    after = operator_of(states=states, next_state_id=next_id)
+    assert compare(declared, "orders", record_of(op=after)).warnings == ()
+    nothing = msgspec.structs.replace(before, shards=((),))
+    assert compare(declared, "orders", record_of(op=nothing)).warnings == ()
 
 
 def timely(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import stateflow as sf
 from stateflow.format.encoding import split
 from stateflow.operators.expiry import TURNS
 from stateflow.state.expiry.index import in_order
+from stateflow.testing import KeyedHarness
 from tests.operators.expiring import GROUPS, SECOND, Expiring, Rows
 
 TTL = 10 * SECOND
@@ -71,6 +73,41 @@ def test_entries_whose_blocks_went_without_the_ttl_are_swept(
     swept = made.contents()
     made.batch({}, 90 * SECOND)
     assert made.contents() == swept, "it ends"
+
+
+def counting_with(ttl: Any) -> type[sf.KeyedProcess[int, Any, Any]]:
+    class CountingFor(sf.KeyedProcess[int, Any, Any]):
+        count = sf.ValueState(int, default=0, ttl=ttl)
+
+        def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> None:
+            self.count.value += len(list(rows))
+
+    return CountingFor
+
+
+@pytest.mark.parametrize(("later", "left"), [(None, 1), ("9 days", 0)])
+def test_what_has_expired_and_is_still_stored_comes_back_without_a_ttl_and_not_with_a_longer_one(
+    later: Any, left: int
+) -> None:
+    made = KeyedHarness(counting_with("10 s"), key=int)
+    made.rows(1)
+    after = KeyedHarness(counting_with(later), key=int, after=made)
+    after.advance(now=timedelta(seconds=30))
+    assert after.state(1).count.value == left
+
+
+def test_nothing_comes_back_without_a_ttl_once_a_batch_has_deleted_it(
+    job: Callable[..., Expiring],
+) -> None:
+    """As the warning of `check` advises."""
+    made = job("10 s")
+    made.batch(everything(range(5)), 0)
+    made.batch({9: [("set", 1)]}, 60 * SECOND)
+    left = made.entries().keys()
+    assert 0 < len(left) < 5
+    made.declare(None)
+    made.batch({9: [("set", 2)]}, 90 * SECOND)
+    assert made.entries().keys() == left
 
 
 class LongKept(sf.KeyedProcess[int, Any, Any]):
