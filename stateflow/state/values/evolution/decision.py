@@ -244,7 +244,7 @@ class _Comparison:
             if source is None:
                 refuse_taken_alias(f"field {at}", now.name, now.aliases, *before_now)
                 if not now.defaulted:
-                    raise RefusedError(f"field {at} is new and has no default: give it one")
+                    raise _lacks_default(at, now, sources, old)
                 notes.append(f"field {at} is new")
                 moved_from.append((at, None))
                 continue
@@ -298,6 +298,19 @@ class _Comparison:
         return _Step(
             before.name, now.name, source, target, found, drops, now.defaulted and not before.defaulted
         )
+
+
+def _lacks_default(
+    at: str, now: text.FieldText, sources: list[int | None], old: text.StructText
+) -> RefusedError:
+    """Where one field is new and one of its type is gone, they may be the same to the author, and a default would lose the values."""
+    gone = [field for index, field in enumerate(old.fields) if index not in sources]
+    if sources.count(None) == 1 and len(gone) == 1 and gone[0].type == now.type:
+        return RefusedError(
+            f"field {at} is new and has no default, and field {gone[0].name} is gone: if it is the same field, annotate it with "
+            f'sf.field(aliases=["{gone[0].name}"]), which keeps its values; if not, give it a default'
+        )
+    return RefusedError(f"field {at} is new and has no default: give it one")
 
 
 def _check_names(old: text.ChoiceText, new: text.ChoiceText, where: str) -> None:
