@@ -138,6 +138,24 @@ def test_a_release_may_be_rolled_back_where_rules_allow_both_ways(releases: Rele
     assert releases.run(new, {1: [value], 2: [value]}) == [wide("tea", 1), wide("tea", 2)]
 
 
+def test_older_code_goes_on_with_a_renamed_state_as_long_as_the_newer_code_names_the_older_name(
+    releases: Releases,
+) -> None:
+    older, newer = process_of(n=sf.ValueState(int)), process_of(cnt=sf.ValueState(int, aliases=["n"]))
+    releases.run(older, {1: [lambda p, key: setattr(p.n, "value", 1)]})
+    releases.run(newer, {1: [lambda p, key: setattr(p.cnt, "value", p.cnt.value + 1)]})
+    [checked] = compare(flow_of(older), "job", releases.record).operators
+    assert checked.states == {"n": "renamed from cnt"}
+    assert releases.run(older, {1: [lambda p, key: p.n.value]}) == [2]
+    releases.run(newer, {1: []})
+    releases.run(process_of(cnt=sf.ValueState(int)), {1: []})
+    with refused(sf.IncompatibleError, "'cnt'", "'n'", 'aliases=("cnt",)'):
+        releases.run(older, {1: []})
+    # What the sentence advises.
+    advised = process_of(n=sf.ValueState(int, aliases=("cnt",)))
+    assert releases.run(advised, {1: [lambda p, key: p.n.value]}) == [2]
+
+
 def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Releases) -> None:
     releases.run(process_of(value=sf.ValueState(int)), {1: [lambda p, k: setattr(p.value, "value", 1)]})
     releases.run(process_of(value=sf.ValueState(float)), {1: [lambda p, k: setattr(p.value, "value", 1.5)]})
