@@ -327,7 +327,7 @@ def root_of(options: Options) -> str:
     if folder is not None and not folder.is_dir():
         raise NotFoundError(
             f"the checkpoint root {folder} does not exist: check checkpoint_dir, set by {options.origin('checkpoint_dir')}; "
-            "the first `stateflow run` creates it"
+            "the first `stateflow run` creates it, once its Spark has started"
         )
     return options.checkpoint_dir
 

@@ -449,6 +449,7 @@ def test_a_root_that_is_not_there_is_told_with_where_it_was_set(
 ) -> None:
     typed = command("jobs", "--checkpoint-dir", f"{tmp_path}/none")
     assert "check checkpoint_dir, set by the command line (--checkpoint-dir); the first" in typed.err
+    assert "once its Spark has started" in typed.err
     monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", f"{tmp_path}/none")
     assert (
         "check checkpoint_dir, set by the environment (STATEFLOW_CHECKPOINT_DIR); the first"
