@@ -172,5 +172,5 @@ def shipped(loaded: LoadedPipeline, master: str | None, conf: Mapping[str, str])
         "conf": {"spark.executorEnv.PYTHONPATH": str(loaded.folder), **conf},
         "sent_modules": SentModules((str(loaded.folder),))
         if cluster
-        else SentModules.of(loaded.folder, loaded.files),
+        else SentModules.of(loaded.pipeline.own_files),
     }

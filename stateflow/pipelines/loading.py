@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import sys
+import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError, UserCodeError
 from stateflow.pipelines.code.bound_code import read_code
-from stateflow.pipelines.code.own_code import OwnFile, OwnLoader, freeze
+from stateflow.pipelines.code.own_code import OwnFile, OwnLoader
 from stateflow.pipelines.pipeline import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"
@@ -23,6 +23,30 @@ NAMED = "stateflow_pipeline"
 """A scheduler's decorator that wraps a pipeline function puts the pipeline's name into this attribute, and the function into
 `__wrapped__`."""
 _LIBRARY = Path(__file__).resolve().parents[1]
+_HARMLESS = frozenset(
+    [
+        "antigravity",
+        "cmd",
+        "code",
+        "curses",
+        "idlelib",
+        "lib2to3",
+        "sched",
+        "site",
+        "test",
+        "this",
+        "tkinter",
+        "trace",
+        "turtle",
+        "venv",
+        "wave",
+    ]
+)
+"""Modules of Python's that no worker imports, by whose names people call files."""
+_MEANT = frozenset(sys.stdlib_module_names) - frozenset(sys.builtin_module_names) - _HARMLESS | {
+    "delta", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "rocksdict", "stateflow",
+}  # fmt: skip
+_INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +56,6 @@ class LoadedPipeline:
     pipeline: Pipeline
     module: ModuleType
     path: Path
-    files: Mapping[str, OwnFile] = field(default_factory=dict, repr=False)
-    """Its own Python files as they were read, by their paths without links."""
 
     @property
     def folder(self) -> Path:
@@ -47,10 +69,7 @@ class LoadedPipeline:
             for module in list(sys.modules.values())
             if module is not self.module
             and (file := getattr(module, "__file__", None)) is not None
-            and (path := Path(file)).is_relative_to(self.folder)
-            and not any(
-                part in ("site-packages", "stateflow") for part in path.relative_to(self.folder).parts
-            )
+            and _is_own(Path(file), self.folder)
         ]
 
 
@@ -64,25 +83,36 @@ def load_pipeline(
     path, name = _split(spec, folder)
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file: name one that ends in .py")
-    code, files = read_code(path)
-    own = files.setdefault(os.path.realpath(path), OwnFile.of(path.read_bytes()))
+    _refuse_shadows(path)
+    code, own_files = read_code(path)
+    own = OwnFile.of(path.read_bytes())
+    code = replace(code, files={**code.files, path.name: own.digest})
     versions = {"pipeline": f"{path.name}@sha256:{own.digest}"}
     if len(code.files) > 1:
         versions["modules"] = f"sha256:{code.digest}"
     if revision:
         versions["revision"] = revision
-    freeze(files)
+    own_files.freeze()
     module = _module(path, own, UsageError, f"`stateflow check {path}` tells when the file loads")
     by_variable = {
         variable: replace(
-            pipeline, versions=versions, code=code, allow_non_restored_state=allow_non_restored_state
+            pipeline,
+            versions=versions,
+            code=code,
+            own_files=own_files,
+            allow_non_restored_state=allow_non_restored_state,
         )
         for variable, value in vars(module).items()
         if (pipeline := _pipeline_in(value)) is not None
     }
     pipelines: dict[str, Pipeline] = {}
     for each in by_variable.values():
-        pipelines.setdefault(each.name, each)
+        other = pipelines.setdefault(each.name, each)
+        if other.function is not each.function:
+            raise UsageError(
+                f"{path} has two pipelines {each.name!r}, the functions {other.function.__name__} and {each.function.__name__}: a job is known by the "
+                "name, so give one of them another"
+            )
     if not pipelines:
         raise UsageError(f"{path} has no pipeline: decorate a function of (flow) with @sf.pipeline('name')")
     names = ", ".join(sorted(pipelines))
@@ -91,11 +121,11 @@ def load_pipeline(
             raise UsageError(
                 f"{path} has several pipelines: name one of them, {path.name}:PIPELINE ({names})"
             )
-        return LoadedPipeline(next(iter(pipelines.values())), module, path, files)
+        return LoadedPipeline(next(iter(pipelines.values())), module, path)
     pipeline = pipelines.get(name) or by_variable.get(name)
     if pipeline is None:
         raise NotFoundError(f"{path} has no pipeline {name!r}; it has: {names}")
-    return LoadedPipeline(pipeline, module, path, files)
+    return LoadedPipeline(pipeline, module, path)
 
 
 def _pipeline_in(value: Any) -> Pipeline | None:
@@ -103,6 +133,18 @@ def _pipeline_in(value: Any) -> Pipeline | None:
         return value
     name, function = getattr(value, NAMED, None), getattr(value, "__wrapped__", None)
     return Pipeline(name, function) if isinstance(name, str) and callable(function) else None
+
+
+def _refuse_shadows(path: Path) -> None:
+    """UsageError for a file beside the pipeline that Spark's workers would import in the place of the module that they mean."""
+    for beside in sorted(path.parent.iterdir()):
+        if beside.stem in _MEANT:
+            shadow = beside if beside.suffix == ".py" else beside / "__init__.py"
+            if shadow.is_file() and not shadow.is_relative_to(_LIBRARY):
+                raise UsageError(
+                    f"{shadow} has the name of a module that Spark's workers import, and would get in its place: rename it, or put the pipeline into a "
+                    "folder without it"
+                )
 
 
 def refuse_outside(spec: str, folder: Path, allowed: Sequence[Path]) -> None:
@@ -186,5 +228,6 @@ def _is_own(file: Path, folder: Path) -> bool:
     return (
         file.is_relative_to(folder)
         and not file.is_relative_to(_LIBRARY)
+        and not any(file.is_relative_to(installed) for installed in _INSTALLED)
         and "site-packages" not in file.relative_to(folder).parts
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import StateflowError, UsageError, placed, without_exit
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.code.bound_code import BoundCode
+from stateflow.pipelines.code.own_code import OwnFiles
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode
 from stateflow.pipelines.parameters import from_text, required_parameters
@@ -29,6 +30,8 @@ class Pipeline:
     """Which version of its code this is, for the records of its runs; empty when it was not loaded from a file."""
     code: BoundCode = field(default_factory=BoundCode, compare=False, repr=False)
     """The files that it was loaded from; empty when it was not."""
+    own_files: OwnFiles = field(default_factory=OwnFiles, compare=False, repr=False)
+    """What it imports from beside its file is taken from these."""
     allow_non_restored_state: bool = field(default=False, compare=False, repr=False)
     """Whether its flow may let go of state: said by whoever runs, restores or checks it, and decided in `compatibility.non_restored`."""
 
@@ -37,6 +40,8 @@ class Pipeline:
         flow = Flow(self.name)
         flow.allow_non_restored_state = self.allow_non_restored_state
         arguments = self.arguments(parameters or {})
+        # The process may have loaded another pipeline since, with modules of the same names.
+        self.own_files.freeze()
         try:
             with without_exit(f"pipeline {self.name!r}"):
                 self.function(flow, **arguments)

@@ -59,12 +59,12 @@ def test_a_file_without_one_a_folder_and_something_else(folder: Path) -> None:
 
 
 def test_a_file_does_not_stand_in_for_a_module_of_its_name(folder: Path) -> None:
-    import json
+    import cmd
 
-    (folder / "json.py").write_text(ONE)
-    loaded = load_pipeline("json.py", folder)
-    assert sys.modules["json"] is json
-    assert loaded.module.__name__.startswith("_stateflow_pipeline_json_")
+    (folder / "cmd.py").write_text(ONE)
+    loaded = load_pipeline("cmd.py", folder)
+    assert sys.modules["cmd"] is cmd
+    assert loaded.module.__name__.startswith("_stateflow_pipeline_cmd_")
 
 
 def test_modules_beside_the_file_can_be_imported_and_are_known(folder: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stateflow.pipelines.code.own_code import OwnFile
+from stateflow.pipelines.code.own_code import OwnFile, OwnFiles
 from stateflow.pipelines.code.own_modules import sources
 
 MOST_BYTES = 16 << 20
@@ -36,9 +35,9 @@ def bound_code(file: Path) -> BoundCode:
     return read_code(file)[0]
 
 
-def read_code(file: Path) -> tuple[BoundCode, dict[str, OwnFile]]:
-    """The hashes, and the Python files of which they are, by their paths without links. Finds the files by the imports in their text, as
-    `stateflow package` does. It runs no code."""
+def read_code(file: Path) -> tuple[BoundCode, OwnFiles]:
+    """The hashes, and the Python files of which they are. Finds the files by the imports in their text, as `stateflow package` does. It runs
+    no code."""
     found = sources(file, broken=True)
     hashes: dict[str, str] = {}
     own: dict[str, OwnFile] = {}
@@ -49,11 +48,12 @@ def read_code(file: Path) -> tuple[BoundCode, dict[str, OwnFile]]:
             if path.is_file() and path.stat().st_size <= MOST_BYTES:
                 read = OwnFile.of(path.read_bytes())
                 hashes[name] = read.digest
-                if path.suffix == ".py":
-                    own[os.path.realpath(path)] = read
+                # A process knows the pipeline's own file under a private name.
+                if path.suffix == ".py" and path != file:
+                    own[name] = read
                 continue
         except OSError:
             pass
         unread.append(name)
     elsewhere = (*sorted({**found.optional, **found.imports}), *sorted(unread))
-    return BoundCode(dict(sorted(hashes.items())), elsewhere), own
+    return BoundCode(dict(sorted(hashes.items())), elsewhere), OwnFiles(str(file.parent), own)

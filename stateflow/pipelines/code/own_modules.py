@@ -77,13 +77,14 @@ def files_below(folder: Path, *, links: bool = False) -> Iterator[Path]:
 def _beside(folder: Path, module: str) -> Iterator[Path]:
     """The module's file, or all files of the package with that name, since a package may read data files of its own. The library is no
     code of the pipeline, whose file may lie in a checkout of it."""
-    if (package := folder / module).is_dir() and package.resolve() != _LIBRARY:
-        own = list(files_below(package, links=True))
-        if any(path.suffix == ".py" for path in own):
-            yield from own
-            return
-    if (path := folder / f"{module}.py").is_file():
+    package, path = folder / module, folder / f"{module}.py"
+    # As Python chooses: a folder without this file counts only where no module has its name.
+    if path.is_file() and not (package / "__init__.py").is_file():
         yield path
+    elif package.is_dir() and package.resolve() != _LIBRARY:
+        own = list(files_below(package, links=True))
+        if any(each.suffix == ".py" for each in own):
+            yield from own
 
 
 def _imports(path: Path, broken: bool) -> Iterator[tuple[str, int, bool]]:

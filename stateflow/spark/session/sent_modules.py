@@ -5,13 +5,9 @@ from __future__ import annotations
 import marshal
 import sys
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from stateflow.pipelines.code.own_code import OwnFile, freeze
-
-_entered = [b""]
+from stateflow.pipelines.code.own_code import OwnFile, OwnFiles
 
 
 @dataclass(frozen=True)
@@ -23,18 +19,19 @@ class SentModules:
     """Of a worker on the driver's host; empty for others, to which modules go by value."""
 
     @classmethod
-    def of(cls, folder: Path, files: Mapping[str, OwnFile]) -> SentModules:
-        bodies = {path: (file.digest, file.body) for path, file in files.items()}
-        return cls((str(folder),), zlib.compress(marshal.dumps(bodies)))
+    def of(cls, own: OwnFiles) -> SentModules:
+        bodies = {name: (file.digest, file.body) for name, file in own.files.items()}
+        return cls((own.folder,), zlib.compress(marshal.dumps(bodies)))
 
     def enter(self) -> None:
         """Lets this process import them."""
         sys.path[:0] = [folder for folder in self.folders if folder not in sys.path]
-        if self.files and self.files != _entered[0]:
+        if self.files and self != _entered[0]:
             # What the driver has made of the same Python's code, for its own workers.
             bodies = marshal.loads(zlib.decompress(self.files))
-            freeze({path: OwnFile(*of_file) for path, of_file in bodies.items()})
-            _entered[:] = [self.files]
+            OwnFiles(self.folders[0], {name: OwnFile(*read) for name, read in bodies.items()}).freeze()
+            _entered[:] = [self]
 
 
 NO_MODULES = SentModules()
+_entered = [NO_MODULES]
