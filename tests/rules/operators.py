@@ -446,7 +446,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "an operator that begins empty behind sources that go on is told",
         "compatibility/flows.py",
-        "            *begins_empty(flow, record),\n",
+        "            *begins_empty(flow, record, kept),\n",
         "",
         "jobs/test_job.py::test_an_operator_that_begins_empty_behind_a_source_that_goes_on_is_told",
     ),
