@@ -112,7 +112,7 @@ class FlowHarness:
                 self._parameters,
                 master="local[2]",
                 drain=final,
-                sent_modules=SentModules(tuple(path for path in sys.path if path)),
+                sent_modules=SentModules.of(self._pipeline.own_files, *filter(None, sys.path)),
             )
         )
 

@@ -19,6 +19,7 @@ from stateflow.jobs.job import Job
 from stateflow.jobs.running import run_loaded
 from stateflow.pipelines.loading import LoadedPipeline, load_pipeline
 from stateflow.spark.session.sent_modules import SentModules
+from stateflow.testing import FlowHarness
 from tests.jobs.builder import options_of
 from tests.refusals.refusal import refused
 
@@ -220,6 +221,23 @@ def test_what_python_has_installed_is_not_beside_a_pipeline_above_it(project: Ow
     names = {module.__name__ for module in loaded.siblings()}
     assert "own_rates" in names
     assert not names & {"json", "msgspec", "pytest", "stateflow"}
+
+
+@pytest.mark.slow
+def test_a_release_in_a_harness_has_its_own_modules(project: OwnProject, spark: SparkSession) -> None:
+    amounts = PIPELINE.replace('sf.files(input, "json", per_batch=1)', "sf.delta(input)")
+    one, two = (
+        load_pipeline("p.py", written(project.folder / str(factor), p=amounts, own_rates=f"def rate():\n    return {factor}\n",
+                                      own_lazy__sums=f"def added(x):\n    return x * {factor}\n"))
+        for factor in (1, 7)
+    )  # fmt: skip
+    harness = FlowHarness(one.pipeline, project.folder / "harness")
+    harness.add("rows", {"user": 1, "amount": 1})
+    harness.run()
+    harness.release(two.pipeline)
+    harness.add("rows", {"user": 1, "amount": 1})
+    harness.run()
+    assert sorted(row["total"] for row in harness.table("out")) == [1, 1 + 49]
 
 
 @pytest.mark.slow

@@ -19,9 +19,10 @@ class SentModules:
     """Of a worker on the driver's host; empty for others, to which modules go by value."""
 
     @classmethod
-    def of(cls, own: OwnFiles) -> SentModules:
+    def of(cls, own: OwnFiles, *others: str) -> SentModules:
+        """`others`: further folders to look in."""
         bodies = {name: (file.digest, file.body) for name, file in own.files.items()}
-        return cls((own.folder,), zlib.compress(marshal.dumps(bodies)))
+        return cls((own.folder, *others), zlib.compress(marshal.dumps(bodies)))
 
     def enter(self) -> None:
         """Lets this process import them."""
