@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import threading
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -407,6 +408,38 @@ def test_a_waiting_record_goes_into_a_table_that_somebody_has_accepted(
     follow(database, caught, "; or give it")
     assert log.commit(waiting) == "committed"
     assert table(database) == [(1, "a"), (2, "b")]
+
+
+def test_a_table_that_takes_the_place_of_another_during_the_commit_gets_no_rows(
+    log: SinkLog, database: Server
+) -> None:
+    sink = opened(log, PAIR, create=True)
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    waiting = log.prepare(sink, rows(log, PAIR, (2, "b")))
+    with psycopg.connect(database.url) as swap:
+        swap.execute("CREATE TABLE shop.copy AS TABLE shop.t")
+        swap.execute("ALTER TABLE shop.t RENAME TO old")
+        swap.execute("ALTER TABLE shop.copy RENAME TO t")
+        swapping = threading.Thread(target=commit_when_awaited, args=(database, swap))
+        swapping.start()
+        with refused(DisagreementError, "was made anew since slot", "abandon orders 2"):
+            log.commit(waiting)
+        swapping.join()
+    for name in ("shop.t", "shop.old"):
+        assert table(database, name=name) == [(1, "a")]
+    database.run("ALTER TABLE shop.t RENAME TO copy")
+    database.run("ALTER TABLE shop.old RENAME TO t")
+    assert log.commit(waiting) == "committed"
+    assert table(database) == [(1, "a"), (2, "b")]
+
+
+def commit_when_awaited(database: Server, connection: psycopg.Connection[Any]) -> None:
+    """Ends a transaction as soon as somebody waits for one of its locks."""
+    for _ in range(600):
+        if database.run("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            break
+        time.sleep(0.05)
+    connection.commit()
 
 
 def test_a_table_that_was_put_back_together_with_the_job_goes_on(log: SinkLog, database: Server) -> None:

@@ -71,9 +71,16 @@ class Relation:
         row = self.one("SELECT to_regclass(%s)::oid::bigint", (self.name,))
         return row[0] if row is not None else None
 
-    def hold(self) -> None:
-        """Nobody alters the table before the transaction ends. Its partitions are not held: their columns are altered with its own alone."""
-        self.connection.execute(f"LOCK TABLE ONLY {self.name} IN ROW EXCLUSIVE MODE")
+    def hold(self) -> bool:
+        """Nobody alters the table, or puts another one in its place, before the transaction ends. False if there is none, which ends the transaction.
+        Its partitions are not held: their columns are altered with its own alone."""
+        import psycopg
+
+        try:
+            self.connection.execute(f"LOCK TABLE ONLY {self.name} IN ROW EXCLUSIVE MODE")
+        except psycopg.errors.UndefinedTable:
+            return False
+        return True
 
     def columns(self, oid: int) -> list[Column]:
         return [Column(*row) for row in self.connection.execute(_COLUMNS, (oid,))]

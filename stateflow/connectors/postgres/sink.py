@@ -368,7 +368,7 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
         slot, mark, recorded = relation.lock_slot(at)
         if request.is_in(load.what, slot, mark):
             return "already"
-        oid = relation.oid()
+        oid = relation.oid() if relation.hold() else None
         # Whoever has put another table's number into the slots says that it has what came before.
         if oid is None or (oid != load.relation and oid != recorded):
             request.still_owner()
@@ -377,7 +377,6 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
             ):
                 raise DisagreementError(f"sink and log disagree: {reason}")
             raise request.stuck(f"{load.what} was dropped or made anew since: put the old one back")
-        relation.hold()
         columns = relation.columns(oid)
         if reason := load.loss_in(columns):
             request.still_owner()
