@@ -230,6 +230,34 @@ def test_keys_that_are_equal_to_the_servers_collation_alone_are_refused(log: Sin
     assert table(shop) == [("A", 2), ("a", 1)]
 
 
+def advised(said: str, end: str) -> str:
+    """The statement of a refusal that lets an index go."""
+    return said[said.index("DROP INDEX") : said.index(end)]
+
+
+def test_a_unique_index_with_such_a_collation_of_its_own_is_refused(log: SinkLog, shop: Server) -> None:
+    shop.run("CREATE COLLATION shop.ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    shop.run("CREATE TABLE shop.t (k text, v bigint)")
+    shop.run('CREATE UNIQUE INDEX "by K" ON shop.t (k COLLATE shop.ci) INCLUDE (v)')
+    shop.run("CREATE UNIQUE INDEX fit ON shop.t (k)")  # ON CONFLICT takes all that there are
+    with refused(IncompatibleError, "collation of its unique index", "by K") as caught:
+        opened(log, TEXT, "upsert", keys=["k"])
+    shop.run(advised(str(caught.value), ", and let"))
+    shop.run("DROP INDEX shop.fit")
+    with refused(IncompatibleError, "CREATE UNIQUE INDEX"):
+        opened(log, TEXT, "upsert", keys=["k"])
+    shop.run("CREATE UNIQUE INDEX fit ON shop.t (k)")
+    sink = opened(log, TEXT, "upsert", keys=["k"])
+    assert log.deliver(sink, rows(log, TEXT, ("AB", 1))) == "committed"
+    waiting = log.prepare(sink, rows(log, TEXT, ("ab", 2)))
+    shop.run("CREATE UNIQUE INDEX later ON shop.t (k COLLATE shop.ci)")
+    with refused(DisagreementError, "unique index shop.later", "abandon orders") as caught:
+        log.commit(waiting)
+    shop.run(advised(str(caught.value), " and run again"))
+    assert log.commit(waiting) == "committed"
+    assert table(shop) == [("AB", 1), ("ab", 2)]
+
+
 @pytest.mark.parametrize("kind", ["text", "varchar(4)"])
 def test_texts_are_in_sparks_order_whatever_the_language_of_the_database(
     log: SinkLog, shop: Server, kind: str

@@ -43,6 +43,14 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND 
   AND i.indnkeyatts = i.indnatts
 GROUP BY i.indexrelid
 """
+_FOLDING = """
+SELECT i.indexrelid::regclass::text, array_agg(a.attname::text) FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = %s AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND EXISTS (
+  SELECT 1 FROM pg_collation c WHERE c.oid = ANY (i.indcollation) AND to_jsonb(c) ->> 'collisdeterministic' = 'false'
+)
+GROUP BY i.indexrelid
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,11 @@ class Relation:
         """The index that keeps one row per key."""
         rows = self.connection.execute(_UNIQUE, (oid,)).fetchall()
         return next((index for index, names in rows if sorted(names) == sorted(keys)), None)
+
+    def folding_index(self, oid: int, keys: Sequence[str]) -> str:
+        """A unique index of the keys to which different texts are equal; empty for none. An upsert that names the columns takes this one, too."""
+        rows = self.connection.execute(_FOLDING, (oid,)).fetchall()
+        return next((index for index, names in rows if sorted(names) == sorted(keys)), "")
 
     def is_guarded(self, oid: int, own_index: int | None) -> bool:
         """Whether it may refuse rows whose values have the right types. `own_index` is that of an upsert's keys."""

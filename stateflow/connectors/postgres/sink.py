@@ -303,6 +303,11 @@ class PostgresAppend(Sink):
                 f"would be one row: ALTER TABLE {relation.name} ALTER COLUMN {quoted(mixing.name)} TYPE text, and let the pipeline make such keys "
                 "alike, as with lower()"
             )
+        if keys and (unfit := relation.folding_index(oid, keys)):
+            raise IncompatibleError(
+                f"{what}: different texts are equal to the collation of its unique index {unfit}, so that two keys of the pipeline would be one row: DROP "
+                f"INDEX {unfit}, and let the pipeline make such keys alike, as with lower()"
+            )
         if keys and index is None:
             raise IncompatibleError(
                 f"{what} has no unique index of {', '.join(keys)}, so that it could have a key twice: CREATE UNIQUE INDEX ON {relation.name} "
@@ -381,6 +386,12 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
         if reason := load.loss_in(columns):
             request.still_owner()
             raise request.stuck(f"{load.what} has changed since: {reason} and run again")
+        if load.keys and (unfit := relation.folding_index(oid, load.keys)):
+            request.still_owner()
+            raise request.stuck(
+                f"{load.what} has changed since: different keys may be one row by the collation of its unique index {unfit}: DROP INDEX {unfit} and run "
+                "again"
+            )
         # Asked with the row of the slot locked: whoever replaces this run waits for it, or has been here.
         request.still_owner()
         if cut := load.copy(connection, request.stager.batches(request.prepared.files), columns):
