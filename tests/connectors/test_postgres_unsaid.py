@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,93 @@ def test_keys_that_are_equal_to_the_servers_collation_alone_are_refused(log: Sin
     sink = opened(log, TEXT, "upsert", keys=["k"], order_by="v")
     assert log.deliver(sink, rows(log, TEXT, ("a", 1), ("A", 2))) == "committed"
     assert table(shop) == [("A", 2), ("a", 1)]
+
+
+LONG = "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9FFF), k=3000)))
+"""No compression makes it short enough for an index."""
+REFUSING = {
+    "an index": (("TABLE shop.t (k text, v bigint)", "INDEX ON shop.t (k)"), (LONG, 1), "index row"),
+    "its own index": (("TABLE shop.t (k text PRIMARY KEY, v bigint)",), (LONG, 1), "index row"),
+    "a further column of an index": (
+        ("TABLE shop.t (k text, v bigint)", "INDEX ON shop.t (v) INCLUDE (k)"),
+        (LONG, 1),
+        "index row",
+    ),
+    "an index of documents": (
+        ("TABLE shop.t (k jsonb, v bigint)", "INDEX ON shop.t (k)"),
+        (f'["{LONG}"]', 1),
+        "index row",
+    ),
+    "an expression of an index": (
+        ("TABLE shop.t (k text, v bigint)", "INDEX ON shop.t ((100 / v))"),
+        ("a", 0),
+        "division by zero",
+    ),
+    "a condition of an index": (
+        ("TABLE shop.t (k text, v bigint)", "INDEX ON shop.t (v) WHERE 100 / v > 1"),
+        ("a", 0),
+        "division by zero",
+    ),
+    "a generated column": (
+        ("TABLE shop.t (k text, v bigint, r bigint GENERATED ALWAYS AS (100 / v) STORED)",),
+        ("a", 0),
+        "division by zero",
+    ),
+    "a domain of a column that is not written": (
+        ("DOMAIN shop.need AS text NOT NULL", "TABLE shop.t (k text, v bigint, w shop.need)"),
+        ("a", 1),
+        "does not allow null values",
+    ),
+    "a domain of a limited text": (
+        ("DOMAIN shop.code AS varchar(9) CHECK (value <> 'bad')", "TABLE shop.t (k shop.code, v bigint)"),
+        ("bad", 1),
+        "violates check constraint",
+    ),
+    "a default": (
+        ("TABLE shop.t (k text, v bigint, w int DEFAULT ('x' || pg_backend_pid())::int)",),
+        ("a", 1),
+        "invalid input syntax",
+    ),
+    "a column that stays in its row": (
+        ("TABLE shop.t (k text, v bigint); ALTER TABLE shop.t ALTER k SET STORAGE PLAIN",),
+        (LONG, 1),
+        "row is too big",
+    ),
+    "the bounds of a partition": (
+        (
+            "TABLE shop.whole (k text, v bigint) PARTITION BY RANGE (v)",
+            "TABLE shop.t PARTITION OF shop.whole FOR VALUES FROM (0) TO (10)",
+        ),
+        ("a", 10),
+        "violates partition constraint",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSING)
+def test_rows_that_a_table_can_never_take_are_refused_before_the_decision(
+    log: SinkLog, shop: Server, what: str
+) -> None:
+    made, bad, why = REFUSING[what]
+    for statement in made:
+        shop.run(f"CREATE {statement}")
+    own = what == "its own index"
+    sink = opened(log, TEXT, "upsert", keys=["k"]) if own else opened(log, TEXT)
+    with refused(IncompatibleError, "Postgres table shop.t refuses", why, "no row was written"):
+        log.prepare(sink, rows(log, TEXT, bad))
+    assert table(shop) == []
+
+
+def test_rows_of_a_common_table_are_not_written_on_trial(log: SinkLog, shop: Server) -> None:
+    shop.run(
+        "CREATE TABLE shop.t (k text PRIMARY KEY, v bigint, n bigserial, at timestamptz DEFAULT now(), w text DEFAULT 'x', "
+        "u uuid DEFAULT gen_random_uuid())"
+    )
+    sink = opened(log, TEXT, "upsert", keys=["k"])
+    for key in ("a", "b", "c"):
+        log.deliver(sink, rows(log, TEXT, (key, 0)))
+    # A trial would take a number of the sequence.
+    assert shop.run("SELECT k, n FROM shop.t ORDER BY 1") == [("a", 1), ("b", 2), ("c", 3)]
 
 
 def advised(said: str, end: str) -> str:

@@ -30,8 +30,24 @@ SELECT EXISTS (SELECT 1 FROM pg_constraint WHERE conrelid = %(oid)s AND contype 
     OR EXISTS (SELECT 1 FROM pg_index WHERE indrelid = %(oid)s AND indisunique AND indexrelid IS DISTINCT FROM %(own)s::oid)
     OR EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal)
     OR EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = %(oid)s)
-    OR EXISTS (SELECT 1 FROM pg_class WHERE oid = %(oid)s AND (relkind = 'p' OR relrowsecurity))
+    OR EXISTS (SELECT 1 FROM pg_class WHERE oid = %(oid)s AND (relkind = 'p' OR relispartition OR relrowsecurity))
+    OR EXISTS (SELECT 1 FROM pg_index WHERE indrelid = %(oid)s AND (indexprs IS NOT NULL OR indpred IS NOT NULL))
+    OR EXISTS (
+        SELECT 1 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped AND (
+            a.attgenerated <> '' OR (a.attlen = -1 AND a.attstorage = 'p')
+            OR (NOT a.attname = ANY (%(written)s) AND (t.typtype = 'd' OR (
+                left(d.adbin::text, 7) <> '{CONST ' AND pg_get_expr(d.adbin, d.adrelid) <> ALL (%(sure)s)
+                AND left(pg_get_expr(d.adbin, d.adrelid), 8) <> 'nextval('
+            )))
+        )
+    )
 """
+_SURE = [
+    "now()", "CURRENT_TIMESTAMP", "CURRENT_DATE", "LOCALTIMESTAMP", "statement_timestamp()", "clock_timestamp()", "gen_random_uuid()", "CURRENT_USER",
+]  # fmt: skip
+"""Defaults that give a value for every row, beside constants. So does a sequence until its end, and would lose numbers by each row on trial."""
 _DISCARDS = """
 SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal AND tgenabled IN ('O', 'A'))
     OR EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = %(oid)s)
@@ -43,6 +59,13 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND 
   AND i.indnkeyatts = i.indnatts
 GROUP BY i.indexrelid
 """
+_INDEXED = """
+SELECT DISTINCT a.attname::text, t.typcategory = 'S' OR t.typname = 'bytea' FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) JOIN pg_type t ON t.oid = a.atttypid
+JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+WHERE i.indrelid = %s AND a.attlen = -1 AND t.typcategory NOT IN ('I', 'N') AND m.amname NOT IN ('gin', 'hash') ORDER BY 1
+"""
+"""Numbers and addresses are short, and these two kinds of index keep no value whole."""
 _FOLDING = """
 SELECT i.indexrelid::regclass::text, array_agg(a.attname::text) FROM pg_index i
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])
@@ -103,10 +126,15 @@ class Relation:
         rows = self.connection.execute(_FOLDING, (oid,)).fetchall()
         return next((index for index, names in rows if sorted(names) == sorted(keys)), "")
 
-    def is_guarded(self, oid: int, own_index: int | None) -> bool:
-        """Whether it may refuse rows whose values have the right types. `own_index` is that of an upsert's keys."""
-        row = self.one(_GUARDS, {"oid": oid, "own": own_index})
+    def is_guarded(self, oid: int, own_index: int | None, written: Sequence[str]) -> bool:
+        """Whether it may refuse rows whose values have the right types. `own_index` is that of an upsert's keys, `written` the columns that get values."""
+        row = self.one(_GUARDS, {"oid": oid, "own": own_index, "written": list(written), "sure": _SURE})
         return bool(row and row[0])
+
+    def indexed(self, oid: int) -> dict[str, bool]:
+        """Columns of any length that an index has, which refuses values that are too long for it. True for one whose text is no shorter than what the
+        index keeps of it."""
+        return dict(self.connection.execute(_INDEXED, (oid,)).fetchall())
 
     def may_discard(self, oid: int) -> bool:
         """Whether a trigger or a rule of the table may leave rows out, which is no error to the server."""

@@ -39,6 +39,9 @@ _OPERATION = "stateflow_op"
 _AS_PUT_OUT = "stateflow_key{}"
 """Columns of it with the texts of keys as they were put out, where the server makes others of them."""
 
+_SHORT = 2000
+"""Bytes of texts that an index takes in any case. It has 2,704 for a row, with what it notes beside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -121,6 +124,17 @@ class Load:
                     "pipeline could be one row: let a transform() before the sink write such keys as the table keeps them"
                 )
         return ""
+
+    def may_outgrow(self, connection: psycopg.Connection[Any], indexed: Mapping[str, bool]) -> bool:
+        """Whether the staged values of indexed columns may be too long for an index. Short texts as keys are common, and cost no trial."""
+        written = [name for _, name, _ in self.columns if name in indexed]
+        if not all(indexed[name] for name in written):
+            return True
+        if not written:
+            return False
+        length = " + ".join(f"coalesce(octet_length({quoted(name)}::text), 0)" for name in written)
+        row = connection.execute(f"SELECT max({length}) FROM {_STAGED}").fetchone()
+        return row is not None and (row[0] or 0) > _SHORT
 
     def _ordered(self, column: str) -> str:
         """As Spark compares them. The server would compare texts by the language of its database."""
@@ -322,7 +336,9 @@ class PostgresAppend(Sink):
             order_by=order_by,
             texts=[column for column in order_by if column in texts],
             operation=operation,
-            guarded=relation.is_guarded(oid, index)
+            guarded=relation.is_guarded(oid, index, [column.name for column in found.values()])
+            # A text of limited length is not staged as its domain, so that only the table asks what else the domain does.
+            or any(c.length is not None and c.bounds != c.type for c in found.values())
             or any(c.not_null for c in found.values() if c.name not in keys)
             or any(not c.is_exact for c in found.values() if c.name in keys),
         )
@@ -357,7 +373,7 @@ def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> str:
         keys = [column for column in columns if column.name in load.keys and column.kept_as]
         refused = load.copy(connection, batches, columns, [key.name for key in keys])
         refused = refused or load.other_key(connection, keys)
-        if load.guarded and not refused:
+        if not refused and (load.guarded or load.may_outgrow(connection, relation.indexed(load.relation))):
             load.write(connection)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         connection.rollback()
