@@ -145,6 +145,69 @@ def test_rows_that_the_table_leaves_out_are_counted(
     assert "the last time 2 of slot 1 of " in said
 
 
+def test_so_are_those_that_a_partition_leaves_out(
+    log: SinkLog, shop: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop.run("CREATE TABLE shop.t (k text, v bigint) PARTITION BY RANGE (v)")
+    shop.run("CREATE TABLE shop.first PARTITION OF shop.t FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (v)")
+    shop.run("CREATE TABLE shop.few PARTITION OF shop.first FOR VALUES FROM (0) TO (10)")
+    function, trigger = DISCARDING["a trigger"]
+    shop.run(function)
+    shop.run(trigger.replace("shop.t ", "shop.few "))
+    with caplog.at_level(logging.WARNING):
+        log.deliver(opened(log, TEXT), rows(log, TEXT, ("a", 1), ("b", 3)))
+    assert table(shop) == [("a", 1)]
+    assert "the last time 1 of slot 1 of " in caplog.text
+
+
+KEEPING = {
+    "a trigger": (
+        "CREATE FUNCTION shop.keep_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+        "CREATE TRIGGER x BEFORE DELETE ON shop.t FOR EACH ROW WHEN (old.v > 1) EXECUTE FUNCTION shop.keep_it()",
+    ),
+    "a policy": (
+        "ALTER TABLE shop.t ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY these ON shop.t FOR DELETE USING (v <= 1)",
+        "CREATE POLICY seen ON shop.t FOR SELECT USING (true)",
+        "CREATE POLICY added ON shop.t FOR INSERT WITH CHECK (true)",
+        "CREATE POLICY altered ON shop.t FOR UPDATE USING (true)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", KEEPING)
+def test_rows_that_the_table_does_not_delete_are_counted(
+    log: SinkLog, shop: Server, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    for statement in (
+        "CREATE TABLE shop.t (k text PRIMARY KEY, v bigint)",
+        "INSERT INTO shop.t VALUES ('a', 1), ('b', 2), ('c', 3), ('d', 4)",
+        *KEEPING[what],
+        "DROP ROLE IF EXISTS poor",
+        "CREATE ROLE poor LOGIN PASSWORD 'p'",
+        "GRANT USAGE, CREATE ON SCHEMA shop TO poor",
+        "GRANT ALL ON shop.t TO poor",
+    ):
+        shop.run(statement)
+    given = {**psycopg.conninfo.conninfo_to_dict(shop.url), "user": "poor", "password": "p"}
+    try:
+        with (
+            variable("TEST_POSTGRES", psycopg.conninfo.make_conninfo(**given)),
+            caplog.at_level(logging.WARNING),
+        ):
+            sink = opened(log, TEXT, "upsert", keys=["k"], delete_when="v < 0")
+            gone = [(key, -1) for key in ("a", "b", "c", "nowhere")]
+            assert log.deliver(sink, rows(log, TEXT, *gone, ("e", 5))) == "committed"
+            assert log.deliver(sink, rows(log, TEXT, ("nowhere", -1))) == "committed"
+        assert table(shop) == [("b", 2), ("c", 3), ("d", 4), ("e", 5)]
+        [said] = [r.getMessage() for r in caplog.records if "shop.t" in r.getMessage()]
+        assert "to be deleted" in said
+        assert "the last time 2 of slot 1 of " in said
+    finally:
+        shop.run("DROP SCHEMA shop CASCADE")
+        shop.run("DROP ROLE poor")
+
+
 def of_two_columns(flow: sf.Flow, bench: Workbench) -> sf.Stream:
     rows = flow.source("orders", bench.source("orders", ORDER), Order)
     return rows.transform(

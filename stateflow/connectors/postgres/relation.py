@@ -49,8 +49,12 @@ _SURE = [
 ]  # fmt: skip
 """Defaults that give a value for every row, beside constants. So does a sequence until its end, and would lose numbers by each row on trial."""
 _DISCARDS = """
-SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal AND tgenabled IN ('O', 'A'))
+SELECT EXISTS (
+        SELECT 1 FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')
+        AND (tgrelid = %(oid)s OR tgrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)))
+    )
     OR EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = %(oid)s)
+    OR row_security_active(%(oid)s::oid)
 """
 _UNIQUE = """
 SELECT i.indexrelid, array_agg(a.attname::text) FROM pg_index i
@@ -137,7 +141,7 @@ class Relation:
         return dict(self.connection.execute(_INDEXED, (oid,)).fetchall())
 
     def may_discard(self, oid: int) -> bool:
-        """Whether a trigger or a rule of the table may leave rows out, which is no error to the server."""
+        """Whether a trigger of the table or of a partition, a rule or a policy may leave rows out, or leave them there, which is no error to the server."""
         row = self.one(_DISCARDS, {"oid": oid})
         return bool(row and row[0])
 

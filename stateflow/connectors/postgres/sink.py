@@ -140,13 +140,15 @@ class Load:
         """As Spark compares them. The server would compare texts by the language of its database."""
         return f'{quoted(column)}::text COLLATE "C"' if column in self.texts else quoted(column)
 
-    def write(self, connection: psycopg.Connection[Any], *, counted: bool = False) -> int:
-        """From the temporary table into the target. `counted`: how many rows the server has left out, such as by a trigger."""
+    def write(self, connection: psycopg.Connection[Any], *, counted: bool = False) -> tuple[int, int]:
+        """From the temporary table into the target. `counted`: how many rows the server has left out, and how many it has not deleted, such as by a
+        trigger."""
         schema, table = names_of_table(self.name)
         target = f"{quoted(schema)}.{quoted(table)}"
         names = [name for _, name, _ in self.columns]
         listed = ", ".join(map(quoted, names))
         rows, keys, then, stay = f"{_STAGED} s", ", ".join(map(quoted, self.keys)), "", ""
+        left_out = undeleted = 0
         if self.order_by:
             # Among equals the content decides, the same way every time.
             order = ", ".join(f"{self._ordered(column)} DESC NULLS LAST" for column in self.order_by)
@@ -159,16 +161,24 @@ class Load:
             connection.execute(
                 f"DELETE FROM {target} t USING {rows} WHERE {same} AND s.{_OPERATION} = '{DELETE}'"
             )
+            if counted:
+                undeleted = _count(
+                    connection, f"{target} t JOIN {rows} ON {same} AND s.{_OPERATION} = '{DELETE}'"
+                )
         if self.keys:
             changed = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in names if n not in self.keys)
             then = f" ON CONFLICT ({keys}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
         taken = connection.execute(
             f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {rows}{stay}{then}"
         ).rowcount
-        if not counted or then.endswith("NOTHING"):
-            return 0
-        row = connection.execute(f"SELECT count(*) FROM {rows}{stay}").fetchone()
-        return max(int(row[0]) - taken, 0) if row is not None else 0
+        if counted and not then.endswith("NOTHING"):
+            left_out = max(_count(connection, f"{rows}{stay}") - taken, 0)
+        return left_out, undeleted
+
+
+def _count(connection: psycopg.Connection[Any], what: str) -> int:
+    row = connection.execute(f"SELECT count(*) FROM {what}").fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 class PostgresAppend(Sink):
@@ -412,7 +422,7 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
         request.still_owner()
         if cut := load.copy(connection, request.stager.batches(request.prepared.files), columns):
             raise request.stuck(f"{load.what} has changed since: {cut}: alter that to text and run again")
-        left_out = load.write(connection, counted=relation.may_discard(oid))
+        left_out, undeleted = load.write(connection, counted=relation.may_discard(oid))
         relation.take_slot(at, oid)
         connection.commit()
     if left_out:
@@ -420,6 +430,12 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
             f"left out: {at.sink}",
             f"{load.what} leaves out rows by a trigger or a rule of its own, the last time {left_out} of slot {at.slot} of {at}: they are not in "
             "it, unless that has put them elsewhere",
+        )
+    if undeleted:
+        request.warn(
+            f"not deleted: {at.sink}",
+            f"{load.what} keeps rows that were to be deleted, by a trigger, a rule or a policy of its own, the last time {undeleted} of slot {at.slot} of "
+            f"{at}: they are still in it; alter that if they are to go",
         )
     return "committed"
 
