@@ -142,6 +142,15 @@ def test_an_upsert_replaces_and_deletes_by_key(log: SinkLog, database: Server) -
     assert table(database, "id, v, own") == [(1, "c", "kept"), (3, "again", "mine")]
 
 
+def test_the_content_decides_between_equals_whatever_its_columns_are_called(
+    log: SinkLog, database: Server
+) -> None:
+    schema = "id long, s int, t int"
+    sink = opened(log, schema, "upsert", create=True, keys=["id"], order_by="s")
+    log.deliver(sink, rows(log, schema, (1, 1, 1), (1, 1, 2), (2, 1, 2), (2, 1, 1)))
+    assert table(database, "id, s, t") == [(1, 1, 2), (2, 1, 2)]
+
+
 def test_an_upsert_makes_a_table_with_its_key(log: SinkLog, database: Server) -> None:
     sink = opened(log, PAIR, "upsert", create=True, keys=["id"])
     log.deliver(sink, rows(log, PAIR, (1, "a")))

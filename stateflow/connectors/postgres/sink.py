@@ -150,11 +150,9 @@ class Load:
         rows, keys, then, stay = f"{_STAGED} s", ", ".join(map(quoted, self.keys)), "", ""
         left_out = undeleted = 0
         if self.order_by:
-            # Among equals the content decides, the same way every time.
+            # Among equals the content decides, the same way every time: `s` alone would be a column of that name.
             order = ", ".join(f"{self._ordered(column)} DESC NULLS LAST" for column in self.order_by)
-            rows = (
-                f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, s::text DESC) s"
-            )
+            rows = f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, (s.*)::text DESC) s"
         if self.operation:
             stay = f" WHERE s.{_OPERATION} <> '{DELETE}'"
             same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in self.keys)
