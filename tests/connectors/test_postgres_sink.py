@@ -142,6 +142,31 @@ def test_an_upsert_replaces_and_deletes_by_key(log: SinkLog, database: Server) -
     assert table(database, "id, v, own") == [(1, "c", "kept"), (3, "again", "mine")]
 
 
+@pytest.mark.parametrize("create", [False, True])
+def test_a_column_with_a_name_that_the_server_would_cut_is_refused(
+    log: SinkLog, database: Server, create: bool
+) -> None:
+    kept, cut = "ü" * 31 + "a", "ü" * 31 + "ab"
+    if not create:
+        database.run(f"CREATE TABLE shop.t (id bigint, {kept} text)")
+    with refused(IncompatibleError, "Postgres table shop.t", repr(cut), "63 bytes", "transform()"):
+        opened(log, f"id long, `{cut}` string", create=create)
+    assert (database.run("SELECT to_regclass('shop.t')") == [(None,)]) == create
+    assert log.deliver(
+        opened(log, f"id long, `{kept}` string", create=create),
+        rows(log, f"id long, `{kept}` string", (1, "a")),
+    )
+
+
+def test_a_table_is_not_made_with_a_name_that_the_server_would_cut(log: SinkLog, database: Server) -> None:
+    kept = "e" * 63
+    with refused(UsageError, f"shop.{kept}_a", repr(f"{kept}_a"), "63 bytes", "a shorter one"):
+        opened(log, PAIR, create=True, table=f"shop.{kept}_a")
+    assert database.run("SELECT 1 FROM pg_class WHERE relname LIKE 'eee%'") == []
+    opened(log, PAIR, create=True, table=f"shop.{kept}")
+    assert log.deliver(opened(log, PAIR, table=f"shop.{kept}_a"), rows(log, PAIR, (1, "a"))) == "committed"
+
+
 def test_the_content_decides_between_equals_whatever_its_columns_are_called(
     log: SinkLog, database: Server
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stateflow.connectors import IncompatibleError
@@ -62,6 +62,8 @@ _MADE = {
     "bool": "boolean", "timestamptz": "timestamp with time zone", "timestamp": "timestamp without time zone",
 }  # fmt: skip
 """Types as a statement writes them."""
+_LONGEST = 63
+"""Bytes that the server keeps of a name. It cuts what is longer, with no more than a notice."""
 NESTED = ("struct<", "array<", "map<")
 """Beginnings of types whose values become JSON."""
 
@@ -212,6 +214,18 @@ def _said(column: Column) -> str:
 
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def overlong(names: Iterable[str]) -> str:
+    """The first of these names that the server would cut, with the length that it keeps; empty for none."""
+    return next(
+        (
+            f"{name!r}, which is longer than {_LONGEST} bytes"
+            for name in names
+            if len(name.encode()) > _LONGEST
+        ),
+        "",
+    )
 
 
 def json_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:

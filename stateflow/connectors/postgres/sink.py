@@ -18,11 +18,20 @@ from stateflow.connectors import (
     SinkKind,
     SinkSlot,
     Stager,
+    UsageError,
     check_as_json,
     value_as_json,
 )
 from stateflow.connectors import quoted as quoted_in_sql
-from stateflow.connectors.postgres.columns import Column, json_columns, keeps, made_type, matched, quoted
+from stateflow.connectors.postgres.columns import (
+    Column,
+    json_columns,
+    keeps,
+    made_type,
+    matched,
+    overlong,
+    quoted,
+)
 from stateflow.connectors.postgres.relation import Relation, missing_schema, refuse_made_anew
 from stateflow.connectors.postgres.server import connected, is_passing, said, trying_again
 from stateflow.connectors.postgres.table import APPEND, UPSERT, PostgresTable, names_of_table
@@ -195,6 +204,10 @@ class PostgresAppend(Sink):
         with self._relation() as relation:
             if self.target.create and relation.oid() is None:
                 self.refuse_gone(str(self.target))
+                if cut := overlong([relation.schema, relation.table]):
+                    raise UsageError(
+                        f"{self.target} cannot be made: Postgres would cut the name {cut}: give it a shorter one"
+                    )
                 self._make(relation, rows)
             self.identity = relation.identity(self._load(relation, rows, "").relation)
             relation.make_slots(str(self.target))
@@ -275,6 +288,11 @@ class PostgresAppend(Sink):
     def _rows(self, schema: StructType) -> list[tuple[str, str]]:
         """Names and types of the columns that the table has."""
         rows = [(f.name, f.dataType.simpleString()) for f in self.upsert.columns(schema)]
+        if cut := overlong(name for name, _ in rows):
+            raise IncompatibleError(
+                f"{self.target} cannot have a column of its output: Postgres would cut the name {cut}: give it a shorter one in a transform() before the "
+                "sink"
+            )
         check_as_json(str(self.target), rows)
         return rows
 
