@@ -70,6 +70,15 @@ JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
 WHERE i.indrelid = %s AND a.attlen = -1 AND t.typcategory NOT IN ('I', 'N') AND m.amname NOT IN ('gin', 'hash') ORDER BY 1
 """
 """Numbers and addresses are short, and these two kinds of index keep no value whole."""
+_CLOSED = """
+SELECT a.attname::text, s.oid::regclass::text, current_user::text FROM pg_attrdef d
+JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass
+JOIN pg_class s ON s.oid = p.refobjid
+WHERE d.adrelid = %s AND NOT a.attname = ANY (%s)
+  AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'USAGE, UPDATE') ELSE false END
+ORDER BY a.attnum
+"""
 _FOLDING = """
 SELECT i.indexrelid::regclass::text, array_agg(a.attname::text) FROM pg_index i
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])
@@ -172,6 +181,16 @@ class Relation:
                     f"{what}: {row[1]} has no right to {right}: GRANT {right} ON {self.name} TO {quoted(row[1])}"
                 )
         return oid
+
+    def require_sequences(self, what: str, oid: int, written: Sequence[str]) -> None:
+        """The right to the numbers that columns have as defaults: a table of these is not written on trial."""
+        row = self.one(_CLOSED, (oid, list(written)))
+        if row is not None:
+            column, sequence, role = row
+            raise UsageError(
+                f"{what}: {role} has no right to the sequence {sequence}, from which the column {column!r} has its default: GRANT USAGE ON SEQUENCE "
+                f"{sequence} TO {quoted(role)}"
+            )
 
     def make_slots(self, what: str) -> None:
         """Makes the table of slots, if it is missing."""

@@ -324,6 +324,7 @@ class PostgresAppend(Sink):
             rights.append("DELETE")
         oid = relation.require(what, rights)
         found = matched(rows, relation.columns(oid), what)
+        relation.require_sequences(what, oid, [column.name for column in found.values()])
         named = {name.lower(): column.name for name, column in found.items()}
         self.upsert.refuse_unknown([name for name, _ in rows])
         texts = {named[name.lower()] for name, kind in rows if kind == "string"}
