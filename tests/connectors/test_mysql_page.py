@@ -68,7 +68,9 @@ def server() -> Iterator[None]:
     ("statement", "said"),
     [
         ("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(3)) ENGINE=MyISAM", "no transactions"),
-        ("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(3) UNIQUE)", "no other index that may be unique"),
+        ("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(3) UNIQUE)", "no other unique index"),
+        ("CREATE TABLE t (id BIGINT, v VARCHAR(3), KEY (id))", "needs a primary key of id"),
+        ("CREATE TABLE t (id VARCHAR(9), v VARCHAR(9), PRIMARY KEY (id(1)))", "each in its whole length"),
         ("CREATE TABLE t (id BIGINT, v VARCHAR(3))", "needs a primary key of id"),
         (
             "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(3))",
@@ -95,7 +97,8 @@ def test_what_does_not_fit_is_refused_before_a_row_is_written(
     table.ask(statement.replace(" t ", " upsert_t ", 1))
     log = SinkLog(spark, tmp_path / "checkpoints")
     more = ", 1.5d as d" if "d DOUBLE" in statement else ""
-    rows = spark.sql(f"SELECT 1L as id, 'a   ' as v{more}")
+    key = "'user-1'" if "id VARCHAR" in statement else "1L"
+    rows = spark.sql(f"SELECT {key} as id, 'a   ' as v{more}")
 
     def attempt() -> None:
         sink = make_sink("totals", "upsert", table, {"keys": ("id",)})
