@@ -472,6 +472,19 @@ class SinkConformance:
             require(column in said, f"the refusal does not name the column {column!r}: {said}")
 
     @promise
+    def test_columns_in_another_order_are_found_by_their_names(self, tmp_path: Path) -> None:
+        """A later release of a pipeline may put out the same columns in another order: each value goes into the column of its name."""
+        life = _Life(self, tmp_path)
+        self._skip_unless(
+            not life.kind.calls_function, "its function has the columns as the pipeline puts them out"
+        )
+        life.deliver()
+        for _ in range(2):
+            life.columns.reverse()
+            life.sink = life.made(life.columns)
+            life.deliver()
+
+    @promise
     def test_no_record_has_a_secret(self, tmp_path: Path) -> None:
         """Records are read by everybody who may read the checkpoints, and targets stand in messages and plans: keep the name of a variable or
         of a connection, and look the secret up where the driver runs."""

@@ -105,7 +105,7 @@ class OfDelta(SinkConformance):
         for table in cls.folder.iterdir():
             if table.name == "values":  # Spark has read it
                 continue
-            assert sorted(map(str, _rows_by_log(table))) == sorted(map(str, _rows_by_spark(spark, table)))
+            assert _sorted(_rows_by_log(table)) == _sorted(_rows_by_spark(spark, table))
 
     def target(self, folder: Path, name: str) -> Any:
         return sf.delta(str(self.folder / name))
@@ -119,6 +119,11 @@ class OfDelta(SinkConformance):
 
     def code(self, sink: Sink) -> Sequence[str]:
         return [f"{Path(sinks.__file__).parent}/{name}.py" for name in self.files]
+
+
+def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Rows in any order, with columns in any order."""
+    return sorted(str(sorted(row.items())) for row in rows)
 
 
 def _rows_by_spark(spark: SparkSession, table: Path) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ SLOT = '            db.execute("REPLACE INTO slots VALUES (?, ?, ?)", mine)\n'
 STAGED = "        staged = stager.write(frame, at)\n"
 COMMIT = '            db.execute("COMMIT")\n'
 AT_PREPARE = """\
-        payload = {"table": asdict(self.target), "width": len(frame.columns)}
+        payload = {"table": asdict(self.target), "columns": frame.columns}
         from stateflow.connectors import CommitRequest
         early = Prepared("", "", at.prev, (), payload, staged.files)
         SqliteAppend.commit(CommitRequest(early, at, None, stager, None))
@@ -138,6 +138,12 @@ WRONG = {
         "if wrong := []:",
         "columns_that_do_not_fit_are_refused_before_the_decision",
         ": it took the columns ",
+    ),
+    "goes by the place of a column": (
+        """"{table.name}" ({listed}) VALUES""",
+        """"{table.name}" VALUES""",
+        "columns_in_another_order_are_found_by_their_names",
+        "the target lacks [",
     ),
     "writes the slot first": (
         "            for batch in",
