@@ -91,7 +91,7 @@ def test_a_column_fits_if_it_holds_every_value(kind: str, base: str, type_: str,
 
 def test_what_passes_is_tried_again_and_what_does_not_is_not() -> None:
     broken, paused = (
-        [psycopg.OperationalError("gone"), psycopg.errors.DeadlockDetected("locked")],
+        list[psycopg.Error]([psycopg.OperationalError("gone"), psycopg.errors.DeadlockDetected("locked")]),
         list[float](),
     )
 
@@ -105,6 +105,15 @@ def test_what_passes_is_tried_again_and_what_does_not_is_not() -> None:
     broken[:] = [psycopg.OperationalError("gone")] * 9
     with refused(UnavailableError, "table t broke off", "gone", "run again"):
         trying_again("table t", act, paused.append)
+    limits: dict[type[psycopg.Error], str] = {
+        psycopg.errors.QueryCanceled: "statement_timeout",
+        psycopg.errors.IdleInTransactionSessionTimeout: "idle_in_transaction_session_timeout",
+        psycopg.errors.IdleSessionTimeout: "idle_session_timeout",
+    }
+    for limit, setting in limits.items():
+        broken[:] = [limit("too long")] * 9
+        with refused(UnavailableError, "table t broke off", "too long", f"a longer {setting} "):
+            trying_again("table t", act, paused.append)
     broken[:] = [psycopg.errors.CheckViolation("no")]
     with pytest.raises(psycopg.errors.CheckViolation):
         trying_again("table t", act, paused.append)

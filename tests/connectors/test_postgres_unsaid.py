@@ -546,3 +546,20 @@ def test_so_are_a_table_and_a_partition_of_it(spark: SparkSession, tmp_path: Pat
     with refused(UsageError, "'whole'", "'part'", "one place"):
         bench.run(orders)
     assert shop.run("SELECT * FROM shop.t") == []
+
+
+def test_a_statement_that_takes_too_long_is_no_row_that_is_refused(
+    log: SinkLog, shop: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tries, "PAUSES", (0.0,))
+    shop.run("CREATE TABLE shop.t (k text PRIMARY KEY, v bigint CHECK (v > 0))")
+    sink = opened(log, TEXT)
+    waiting = log.prepare(sink, rows(log, TEXT, ("a", 1)))
+    limited = f"{shop.url}?options=-c%20statement_timeout%3D300"
+    with variable("TEST_POSTGRES", limited), psycopg.connect(shop.url) as other:
+        other.execute("LOCK TABLE shop.t IN ACCESS EXCLUSIVE MODE")
+        with refused(UnavailableError, "Postgres table shop.t", "a longer statement_timeout "):
+            log.commit(waiting)
+        with refused(UnavailableError, "Postgres table shop.t", "a longer statement_timeout "):
+            sink.check(waiting, log.at(), log.stage)
+    assert log.commit(waiting) == "committed"

@@ -22,9 +22,16 @@ _SESSION = {
     "keepalives_count": "3",
 }
 """A peer that is gone is noticed within a minute. What the connection says counts more."""
-_AGAIN = ("08", "25006", "40", "53", "55P03", "57P01", "57P02", "57P03")
+_LIMITS = {
+    "25P03": "idle_in_transaction_session_timeout",
+    "25P04": "transaction_timeout",
+    "57014": "statement_timeout",
+    "57P05": "idle_session_timeout",
+}
+"""By SQLSTATE, the setting of the server that ends what takes longer. It says nothing of the rows."""
+_AGAIN = ("08", "25006", "40", "53", "55P03", "57P01", "57P02", "57P03", *_LIMITS)
 """Beginnings of SQLSTATE: the connection, a server that only reads (a standby), a conflict with others, no room, a lock, a server that stops or
-starts."""
+starts, a limit of time."""
 _REFUSED = (
     "authentication failed",
     "no password supplied",
@@ -91,8 +98,14 @@ def trying_again(what: str, act: Callable[[], T], pause: Callable[[float], objec
         except psycopg.Error as error:
             if not is_passing(error):
                 raise
+            limit = _LIMITS.get(error.sqlstate or "")
+            longer = (
+                f" or, if it comes again, with a longer {limit} of the role or the connection"
+                if limit
+                else ""
+            )
             raise UnavailableError(
-                f"{what} broke off: {said(error)}; run again when the server is well: nothing is lost"
+                f"{what} broke off: {said(error)}; run again when the server is well{longer}: nothing is lost"
             ) from error
 
     return again(once, pause)
