@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.connectors import DisagreementError, IncompatibleError, UnavailableError, UsageError, tries
+from stateflow.connectors.postgres import server as server_module
+from stateflow.connectors.postgres.server import connected
 from stateflow.testing.sink_log import SinkLog
 from tests.connectors.postgres_server import Server, variable
 from tests.connectors.test_postgres_sink import PAIR, opened, rows
@@ -563,3 +567,64 @@ def test_a_statement_that_takes_too_long_is_no_row_that_is_refused(
         with refused(UnavailableError, "Postgres table shop.t", "a longer statement_timeout "):
             sink.check(waiting, log.at(), log.stage)
     assert log.commit(waiting) == "committed"
+
+
+def test_a_run_that_waits_for_a_lock_of_another_session_names_it_and_ends(
+    log: SinkLog, shop: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tries, "PAUSES", (0.0,))
+    monkeypatch.setattr(server_module, "LOOK_S", 0.1)
+    sink = opened(log, TEXT, create=True)
+    assert log.deliver(sink, rows(log, TEXT, ("a", 1))) == "committed"
+    waiting = log.prepare(sink, rows(log, TEXT, ("b", 2)))
+    caplog.clear()
+    limited = f"{shop.url}?options=-c%20lock_timeout%3D2s"
+    # As a driver does whose machine froze in the middle of a commit.
+    with closing(psycopg.connect(shop.url, application_name="frozen")) as old:
+        old.execute("SELECT * FROM shop.stateflow_slots FOR UPDATE")
+        with (
+            variable("TEST_POSTGRES", limited),
+            refused(
+                UnavailableError, "shop.t", "'frozen'", f"pid {old.info.backend_pid}", "lock_timeout"
+            ) as caught,
+        ):
+            log.commit(waiting)
+        assert len([each for each in caplog.records if "'frozen'" in each.getMessage()]) == 1
+        said = str(caught.value)
+        shop.run(said[said.index("SELECT") : said.index(", and run again")])
+        assert log.commit(waiting) == "committed"
+        assert table(shop) == [("a", 1), ("b", 2)]
+
+
+def test_a_short_wait_for_a_lock_is_no_line(
+    log: SinkLog, shop: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = opened(log, TEXT, create=True)
+    waiting = log.prepare(sink, rows(log, TEXT, ("a", 1)))
+    with psycopg.connect(shop.url) as old:
+        old.execute("LOCK TABLE shop.t IN ACCESS EXCLUSIVE MODE")
+        releasing = threading.Timer(1.0, old.commit)
+        releasing.start()
+        caplog.clear()
+        assert log.commit(waiting) == "committed"
+        releasing.join()
+    assert not [each for each in caplog.records if "shop.t" in each.getMessage()]
+
+
+def test_a_session_has_limits_that_its_connection_may_set_itself(shop: Server) -> None:
+    def shown(url: str) -> list[str]:
+        with connected(url, "table t") as connection:
+            rows = [
+                connection.execute(f"SHOW {name}").fetchone()
+                for name in ("lock_timeout", "tcp_keepalives_idle")
+            ]
+            connection.rollback()  # they are not of a transaction
+            assert connection.execute("SHOW tcp_keepalives_count").fetchone() == ("3",)
+        return [row[0] for row in rows if row is not None]
+
+    with variable("TEST_POSTGRES", shop.url):
+        assert shown("env:TEST_POSTGRES") == ["1min", "30"]
+    with variable(
+        "TEST_POSTGRES", f"{shop.url}?options=-c%20lock_timeout%3D0%20-c%20tcp_keepalives_idle%3D7"
+    ):
+        assert shown("env:TEST_POSTGRES") == ["0", "7"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stateflow.connectors import UnavailableError, UsageError, required
@@ -22,6 +23,23 @@ _SESSION = {
     "keepalives_count": "3",
 }
 """A peer that is gone is noticed within a minute. What the connection says counts more."""
+_ON_SERVER = {
+    "lock_timeout": "60s",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+"""Settings of the session: a wait for a lock ends, and the server notices a driver whose machine is gone, which would keep its locks for hours."""
+_SET = """
+SELECT set_config(name, wanted, false) FROM pg_settings JOIN unnest(%s::text[], %s::text[]) AS wanted (named, wanted) ON named = name
+WHERE source = 'default'
+"""
+"""What the server, the role or the connection says by itself counts more."""
+LOOK_S = 20.0
+"""Seconds between two looks at who keeps a connection waiting: a shorter wait opens no second one."""
+_BLOCKING = """
+SELECT pid, coalesce(application_name, ''), coalesce(usename::text, '') FROM pg_stat_activity WHERE pid = ANY (pg_blocking_pids(%s)) ORDER BY pid
+"""
 _LIMITS = {
     "25P03": "idle_in_transaction_session_timeout",
     "25P04": "transaction_timeout",
@@ -54,14 +72,58 @@ def connected(connection: str, what: str) -> Iterator[psycopg.Connection[Any]]:
         raise UsageError(
             f"{what}: its connection is no text that libpq reads: write 'postgresql://user@host:5432/database' or 'service=NAME'"
         ) from None
+    wanted = {**_SESSION, **given}
     try:
-        opened = driver.connect(**{**_SESSION, **given})
+        opened = driver.connect(**wanted, autocommit=True)
+        opened.execute(_SET, (list(_ON_SERVER), list(_ON_SERVER.values())))
+        opened.autocommit = False
     except driver.OperationalError as error:
         raise cannot_connect(what, str(error)) from error
+    blockers = _Blockers(opened.info.backend_pid, lambda: driver.connect(**wanted, autocommit=True))
     try:
         yield opened
+    except driver.errors.LockNotAvailable as error:
+        raise UnavailableError(
+            f"{what} keeps this run waiting: {blockers}, and run again: nothing is lost"
+        ) from error
     finally:
         opened.close()
+        blockers.forget()
+
+
+class _Blockers:
+    """Who keeps a connection waiting for a lock. It is asked beside the wait, for behind it the server no longer knows."""
+
+    def __init__(self, pid: int, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        self._pid = pid
+        self._connect = connect
+        self._over = Event()
+        self._found: list[tuple[int, str, str]] = []
+        Thread(target=self._look, name="stateflow-postgres-locks", daemon=True).start()
+
+    def __str__(self) -> str:
+        if not self._found:
+            return "another session has locked it for longer than lock_timeout: let that end"
+        pid, name, user = self._found[0]
+        more = f" and {len(self._found) - 1} more" if self._found[1:] else ""
+        return (
+            f"the session {name!r} of {user} with pid {pid}{more} has locked it for longer than lock_timeout: let that end, or end it with "
+            f"SELECT pg_terminate_backend({pid})"
+        )
+
+    def forget(self) -> None:
+        self._over.set()
+
+    def _look(self) -> None:
+        import psycopg
+
+        while not self._over.wait(LOOK_S):
+            try:
+                with self._connect() as beside:
+                    found = beside.execute(_BLOCKING, (self._pid,)).fetchall()
+            except psycopg.Error:
+                continue  # the connection itself says what is wrong with the server
+            self._found = found or self._found  # an empty answer may be one of after the wait
 
 
 def cannot_connect(what: str, reason: str) -> UsageError | UnavailableError:
