@@ -20,7 +20,7 @@ import pytest
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.connectors.files.manifests import Manifests
-from stateflow.errors import CorruptError, DisagreementError, IncompatibleError, UsageError
+from stateflow.errors import CorruptError, DisagreementError, FencedError, IncompatibleError, UsageError
 from stateflow.jobs.job import Job
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.internals.frames import arrow_schema
@@ -246,6 +246,36 @@ def test_of_two_jobs_with_other_columns_one_begins_a_folder(spark: Any, tmp_path
     folder.rename(tmp_path / "elsewhere")
     assert logs[1].commit(second) == "committed"
     assert len(latest(folder)) == 1
+
+
+def test_a_folder_has_files_of_one_format(spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    rows = spark.createDataFrame([(1,)], "id long").coalesce(1)
+    one, two = (SinkLog(spark, tmp_path / name, job=name * 32, name=name) for name in "ab")
+    sinks = [make_sink("totals", "append", sf.files(str(folder), format)) for format in ("parquet", "csv")]
+    late = two.prepare(sinks[1], rows)
+    assert one.commit(one.prepare(sinks[0], rows)) == "committed"
+    named = ("part-000000000001-", ".parquet", str(folder))
+    with refused(IncompatibleError, *named, "csv", "new folder"):
+        two.prepare(sinks[1], rows)
+    with refused(DisagreementError, "is decided", *named, "stateflow abandon b 1"):
+        two.commit(late)
+    assert [path.suffix for path in latest(folder)] == [".parquet"]
+
+
+def test_a_run_that_was_replaced_brings_no_file_back(spark: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    rows = spark.createDataFrame([(1,)], "id long").coalesce(1)
+    log = SinkLog(spark, tmp_path / "a")
+    prepared = log.prepare(make_sink("totals", "append", sf.files(str(folder), "json")), rows)
+
+    def fenced() -> None:
+        raise FencedError("a newer run has the job")
+
+    log.still_owner = fenced
+    with pytest.raises(FencedError):
+        log.commit(prepared)
+    assert not list(folder.glob("part-*"))
 
 
 def test_of_two_jobs_that_begin_a_folder_of_csv_at_once_one_gives_the_order(

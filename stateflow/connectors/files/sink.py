@@ -104,10 +104,10 @@ class FilesAppend(Sink):
         log, format = _recorded(prepared), prepared.payload["format"]
 
         def change(folder: LoggedFolder) -> dict[str, Any]:
-            if wrong := _differences(folder, prepared.payload["columns"]):
+            if wrong := _other_files(folder, format) or _differences(folder, prepared.payload["columns"]):
                 request.still_owner()
                 raise request.stuck(
-                    f"another sink has given the files in {prepared.payload['path']} other columns since: {wrong}; put all that the folder has "
+                    f"another sink has given the files in {prepared.payload['path']} another form since: {wrong}; put all that the folder has "
                     "elsewhere and run again"
                 )
             columns = _listed(folder.columns or prepared.payload["columns"])
@@ -117,6 +117,8 @@ class FilesAppend(Sink):
             added = []
             batches = request.stager.batches(prepared.files)
             for number, (rows, body) in enumerate(_bodies(batches, format, order)):
+                # A file of a run that was replaced would come back behind a rewind that has deleted it.
+                request.still_owner()
                 path = f"part-{at.slot:012d}-{at.mark & 0x7FFFFFFF:08x}-{_short(at)}-{number:04d}.{format}"
                 log.store.put(path, body)
                 added.append({"path": path, "rows": rows, "bytes": len(body)})
@@ -169,11 +171,22 @@ class FilesAppend(Sink):
         return outcome
 
     def _refuse_other(self, folder: LoggedFolder, columns: Iterable[tuple[str, str]]) -> None:
-        """All files of a folder have the same columns."""
+        """All files of a folder have one format, and the same columns."""
+        if wrong := _other_files(folder, self.target.format):
+            raise IncompatibleError(
+                f"{wrong} in {self.target.path}, where this sink would put {self.target.format}: write into a new folder, or in that format"
+            )
         if wrong := _differences(folder, columns):
             raise IncompatibleError(
                 f"the files in {self.target.path} have other columns: {wrong}; write into a new folder, or put out the columns that are there"
             )
+
+
+def _other_files(folder: LoggedFolder, format: str) -> str:
+    """The first file of another format; empty where there is none."""
+    others = (file["path"] for file in folder.files if not file["path"].endswith(f".{format}"))
+    other = next(others, "")
+    return f"there is a file {other}" if other else ""
 
 
 def _differences(folder: LoggedFolder, columns: Iterable[tuple[str, str]]) -> str:
