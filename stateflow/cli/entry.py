@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from stateflow.cli.streams import open_unfailing
+
 if TYPE_CHECKING:
     from stateflow.config.options import Options
 
 
 def main() -> None:
     """The console script."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # as with `>&-`: nobody wants to read it
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    open_unfailing()
     if (code := on_host(sys.argv[1:])) is not None:
         sys.exit(code)
     from stateflow.cli.main import app

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Annotated, Any
@@ -37,7 +37,8 @@ from stateflow.cli import (
     verify,
 )
 from stateflow.cli.options import debug_of, output_of
-from stateflow.cli.output import ConsoleOutput, JsonOutput, leave_unread
+from stateflow.cli.output import ConsoleOutput, JsonOutput
+from stateflow.cli.streams import lost_answer, open_unfailing
 from stateflow.errors import StateflowError, UsageError, masked_lines
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -82,6 +83,14 @@ def ended_by_sigterm() -> Iterator[None]:
 class Commands(TyperGroup):
     """Turns errors into one sentence on stderr and the exit code that a scheduler acts on."""
 
+    def main(self, args: Any = None, *more: Any, **extra: Any) -> Any:
+        open_unfailing()
+        try:
+            return super().main(args, *more, **extra)
+        except SystemExit as ended:
+            code = _after_all(sys.argv[1:] if args is None else args, ended.code)
+            raise SystemExit(code) from None
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         ctx.meta[_WORDS] = tuple(args)
         if args and (meant := OTHER_WORDS.get(args[0])):
@@ -101,9 +110,6 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             output_of(ctx).log("stateflow: interrupted")
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            leave_unread(sys.stdout)
-            raise typer.Exit(0) from None
         except Exception as error:
             if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "exit_code"):
                 _say_of_a_negative_number(error)
@@ -121,8 +127,34 @@ def _is_in_json(ctx: Any) -> bool:
     """Whether a program reads the answer. Of a command that does not exist no option was read, and of others perhaps not this one."""
     if isinstance(output_of(ctx), JsonOutput):
         return True
-    words = ctx.meta.get(_WORDS, ())
+    return _ask_for_json(ctx.meta.get(_WORDS, ()))
+
+
+def _ask_for_json(words: Sequence[str]) -> bool:
     return any(two in _IN_JSON for two in pairwise(words)) or any(word in _IN_JSON for word in words)
+
+
+def _after_all(words: Sequence[str], code: Any) -> Any:
+    """The exit code of a command that ends with `code`. Says so where stdout has not taken its answer, and how the work itself went."""
+    why = lost_answer()
+    if not why:
+        return code
+    if code:  # says more than this one would
+        ConsoleOutput().log(f"stateflow: the answer could not be written to stdout ({why})")
+        return code
+    if words[:1] == ["run"] and "--fresh" not in words:
+        ConsoleOutput().log(
+            f"stateflow: the run is done, but not all of its lines could be written to stdout ({why}): `stateflow checkpoints JOB` has its "
+            "batches"
+        )
+        return code
+    error = StateflowError(
+        f"done, but the answer could not be written to stdout ({why}): send it to another place, and repeat the command only if it changes "
+        "nothing"
+    )
+    output = JsonOutput() if _ask_for_json(words) else ConsoleOutput()
+    output.error(error, error.exit_code)
+    return error.exit_code
 
 
 def _say_of_a_negative_number(error: Any) -> None:

@@ -6,7 +6,6 @@ A command says what its answer is (a document, and the pieces that a person read
 from __future__ import annotations
 
 import json
-import os
 import sys
 from abc import ABC, abstractmethod
 from base64 import b64encode
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from math import isfinite
-from typing import Any, TextIO
+from typing import Any
 
 import rich.table
 from rich.console import Console
@@ -66,7 +65,7 @@ class CommandOutput(ABC):
     """The output of a command. stderr is the same in both forms, but for notes and errors."""
 
     def __init__(self) -> None:
-        self._err = _console(sys.stderr, stderr=True)
+        self._err = _console(stderr=True)
         self.root: str | None = None
         """The checkpoint root, if it was typed: commands that the output advises have it, too."""
 
@@ -140,7 +139,7 @@ class ConsoleOutput(CommandOutput):
 
     def __init__(self) -> None:
         super().__init__()
-        self._out = _console(sys.stdout)
+        self._out = _console()
 
     def answer(self, body: Any, *pieces: Piece, note: str = "") -> None:
         self._show(pieces)
@@ -151,10 +150,7 @@ class ConsoleOutput(CommandOutput):
         self._show(pieces)
 
     def say(self, *pieces: Piece) -> None:
-        try:
-            self._show(pieces)
-        except BrokenPipeError:
-            leave_unread(sys.stdout)  # what the command was called for is still to be done
+        self._show(pieces)
 
     def _show(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
@@ -207,33 +203,11 @@ class JsonOutput(CommandOutput):
         sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")
 
 
-def _console(stream: TextIO, *, stderr: bool = False) -> Console:
+def _console(*, stderr: bool = False) -> Console:
     """Shows texts as they are: `:x:` in the name of a tag is no emoji."""
+    stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDE
-    made = _PipedErrors if stderr else _Piped
-    return made(stderr=stderr, width=width, highlight=False, emoji=False)
-
-
-class _Piped(Console):
-    """A console for stdout. Rich's own would end the process, before the command has acted and with 1, where nobody reads any more."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-class _PipedErrors(Console):
-    """A console for stderr: that nobody reads what a command says meanwhile ends no command."""
-
-    def on_broken_pipe(self) -> None:
-        leave_unread(sys.stderr)
-
-
-def leave_unread(stream: TextIO) -> None:
-    """Lets all that is written from now on go nowhere: the reader, such as `head`, has seen enough, and Python must not fail on flushing
-    what is left."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    return Console(stderr=stderr, width=width, highlight=False, emoji=False)
 
 
 def _plain(body: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,12 +49,10 @@ class AnnouncedStop(threading.Event):
         said = self.is_set()
         super().set()
         if not said:
-            # Rich ends the program when nobody reads what it prints; the batch goes on.
-            with suppress(OSError, SystemExit):
-                # One of its own: a signal may come while the run is printing.
-                output = ConsoleOutput()
-                again = "; Ctrl-C ends it at once" if output.interactive else ""
-                output.log(f"stopping after this batch{again}")
+            # One of its own: a signal may come while the run is printing.
+            output = ConsoleOutput()
+            again = "; Ctrl-C ends it at once" if output.interactive else ""
+            output.log(f"stopping after this batch{again}")
 
 
 @dataclass(frozen=True, kw_only=True)
