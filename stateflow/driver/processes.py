@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stateflow.driver.run_spec import DriverSpec
 
 LOG_DAYS = 7
-"""Days that the log of an ended driver stays."""
+"""Days that the log of an ended driver stays, and the folder of one that nobody saw end after its last sign of life."""
 STARTING = 60.0
 """Seconds within which a supervisor writes its file."""
 
@@ -176,17 +176,26 @@ class DriverFolder:
         for command in self._of_job.glob("*/*/command.json"):
             folder = command.parent
             ended = supervisor.read(folder / "exit")
-            at = float(ended["at"]) if ended else command.stat().st_mtime
             # Containers may share the folder. Of processes in another one nothing is seen here.
             elsewhere = (supervisor.read(command) or {}).get("host") not in (None, socket.gethostname())
             if ended is None and not elsewhere:
                 lives = any(_alive(supervisor.read(folder / who)) for who in (supervisor.ITSELF, "driver"))
-                if lives or now - at < STARTING:  # its supervisor may be about to begin
+                if lives or now - command.stat().st_mtime < STARTING:  # its supervisor may be about to begin
                     continue
                 # The host was switched off or the supervisor killed, so nobody saw the driver end.
                 shutil.rmtree(folder / supervisor.TEMPORARY, ignore_errors=True)
+            at = float(ended["at"]) if ended else _last_sign(folder)
             if now - at > LOG_DAYS * 86_400:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_sign(folder: Path) -> float:
+    """When a driver or its supervisor wrote to the folder last: one that runs for weeks writes to its log and touches its file."""
+    times = [0.0]
+    for each in folder.iterdir():
+        with suppress(FileNotFoundError):  # it is renamed meanwhile
+            times.append(each.stat().st_mtime)
+    return max(times)
 
 
 def _alive(process: dict[str, object] | None) -> bool:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 PAUSE = 0.1
+SIGN = 600.0
+"""Seconds after which a supervisor touches its own file: processes in another container that shares FOLDER see nothing else of it."""
 TEMPORARY = "temporary"
 """The folder in FOLDER for files that go with the driver."""
 ITSELF = "warden"
@@ -88,9 +90,14 @@ def supervise(folder: Path) -> int:
 
 def _watch(driver: subprocess.Popen[bytes], folder: Path) -> int:
     since: float | None = None
+    touched = time.monotonic()
     while True:
         with suppress(subprocess.TimeoutExpired):
             return driver.wait(PAUSE)
+        if time.monotonic() - touched >= SIGN:
+            touched = time.monotonic()
+            with suppress(OSError):  # a disk that is read-only by now ends no driver
+                os.utime(folder / ITSELF)
         order = read(folder / "stop")
         if order is None:
             continue

@@ -283,3 +283,41 @@ def test_what_a_driver_left_whose_host_was_switched_off_goes_with_the_next_start
     assert (fresh / "temporary").exists()
     assert (elsewhere / "temporary").exists()
     until(lambda: new.look().exit_code is not None)
+
+
+def of_another_container(drivers: DriverFolder, tmp_path: Path) -> DriverProcess:
+    """A driver of whose processes nothing is seen, with a folder that nobody has written to for longer than a log stays."""
+    driver = drivers.start(python("pass"), {}, tmp_path)
+    until((driver.folder / "exit").exists)
+    command = supervisor.read(driver.folder / "command.json")
+    assert command is not None
+    supervisor.write(driver.folder / "command.json", {**command, "host": "another"})
+    (driver.folder / "exit").unlink()
+    (driver.folder / "temporary").mkdir()
+    long_ago = time.time() - (LOG_DAYS + 1) * 86_400
+    for each in driver.folder.iterdir():
+        os.utime(each, (long_ago, long_ago))
+    return driver
+
+
+@pytest.mark.parametrize("sign", ["output.log", supervisor.ITSELF, "temporary", ""])
+def test_the_folder_of_a_driver_elsewhere_stays_for_as_long_as_it_gives_a_sign_of_life(
+    drivers: DriverFolder, tmp_path: Path, sign: str
+) -> None:
+    driver = of_another_container(drivers, tmp_path)
+    if sign:
+        os.utime(driver.folder / sign)
+    new = drivers.start(python("pass"), {}, tmp_path)
+    assert driver.folder.exists() == bool(sign)
+    until(lambda: new.look().exit_code is not None)
+
+
+def test_the_supervisor_of_a_silent_driver_gives_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "SIGN", 0.0)
+    touched = []
+    monkeypatch.setattr(os, "utime", touched.append)
+    supervisor.write(tmp_path / "command.json", {"argv": python("import time; time.sleep(0.5)"), "cwd": "/"})
+    supervisor.supervise(tmp_path)
+    assert tmp_path / supervisor.ITSELF in touched
