@@ -430,13 +430,13 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
     return _users_cache(env)
 
 
-def cache_of(options: Options) -> Path:
-    return Path(options.cache_dir).expanduser().absolute() if options.cache_dir else cache_folder()
+def cache_of(options: Options, env: Mapping[str, str] = os.environ) -> Path:
+    return Path(options.cache_dir).expanduser().absolute() if options.cache_dir else cache_folder(env)
 
 
-def scratch_parent(options: Options) -> Path:
+def scratch_parent(options: Options, env: Mapping[str, str] = os.environ) -> Path:
     """The folder in which processes of this host make their scratch folders."""
-    return Path(options.scratch_dir or cache_of(options) / "scratch").expanduser().absolute()
+    return Path(options.scratch_dir or cache_of(options, env) / "scratch").expanduser().absolute()
 
 
 def drivers_folder(env: Mapping[str, str] = os.environ) -> Path:

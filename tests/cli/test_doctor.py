@@ -181,3 +181,13 @@ def test_trust_refuses_what_is_never_found(command: Command, tmp_path: Path) -> 
     (tmp_path / "here" / "other.toml").write_text(STRANGE)
     said = command("trust", "other.toml")
     assert (said.code, "is not called stateflow.toml" in said.err) == (2, True)
+
+
+def test_the_folders_of_a_run_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = findings(tmp_path, cache_dir="~/mine", scratch_dir="~/fast")
+    assert f"{tmp_path}/mine, " in found["cache folder"].found
+    assert f"{tmp_path}/fast, " in found["scratch folder"].found
+    below = findings(tmp_path, env={"STATEFLOW_CACHE_DIR": "~/of-the-user"})
+    assert f"{tmp_path}/of-the-user/scratch, " in below["scratch folder"].found

@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from stateflow.config.file import FILE_VARIABLE, configuration_file
-from stateflow.config.options import DECLARATIONS, GUARDED, Options, cache_folder
+from stateflow.config.options import DECLARATIONS, GUARDED, Options, cache_of, scratch_parent
 from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
 from stateflow.spark.session.jars import packages, recorded_jars
@@ -63,8 +63,8 @@ def examine(
     options: Options, *, ids: Callable[[], str], env: Mapping[str, str] = os.environ
 ) -> Iterator[DoctorFinding]:
     """All checks that need no Spark."""
-    cache = Path(options.cache_dir) if options.cache_dir else cache_folder(env)
-    scratch = Path(options.scratch_dir) if options.scratch_dir else cache / "scratch"
+    # Where a run looks, `~` and all; STATEFLOW_CACHE_DIR counts if no layer has set the option.
+    cache, scratch = cache_of(options, env), scratch_parent(options, env)
     yield _python(platform.python_version(), supported_pythons())
     yield from _packages()
     yield from _connectors()
