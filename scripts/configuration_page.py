@@ -28,7 +28,8 @@ The first of these that sets an option wins:
 `stateflow doctor` shows every option with its value and where that value was set. When an option does not
 exist, or a value does not fit, the command stops with exit code 2 before it reads or writes anything.
 It ignores variables of the environment that begin with `{PREFIX}` and resemble no option; one that differs from an option's only in
-the case of its letters stops it, too (`stateflow_checkpoint_dir`).
+the case of its letters stops it, too (`stateflow_checkpoint_dir`), and so does an empty one that would hide what the file or a
+program sets. `{PREFIX}HOST=` alone says something: no host.
 
 A relative folder in a file (`checkpoint_dir = "checkpoints"`) lies beside the file, from wherever the command is typed. One that is
 given in any other way is taken from the working folder.

@@ -399,16 +399,25 @@ def load(
             if value is not None
         ),
     )
+    hidden: dict[str, str] = {}
     for layer in layers:
         for written_name, value, origin in layer:
             name = option_name(written_name)
             if name not in DECLARATIONS:
                 raise _unknown(written_name, origin)
+            if value == "" and name != "host" and values.get(name):
+                hidden[name] = origins[name]
             try:
                 values[name] = read(DECLARATIONS[name], value)
             except ValueError as error:
                 raise UsageError(f"option {name}, set by {origin}, is not usable: {error}") from None
             origins[name] = origin
+    for name, below in hidden.items():
+        # Nobody has set the variable, as in `STATEFLOW_CHECKPOINT_DIR=$ROOT`. That no host is meant does say something.
+        if origins[name] == _of_variable(variable := f"{PREFIX}{name.upper()}"):
+            raise UsageError(
+                f"the variable {variable} is empty, and would hide what {below} sets for {name}: unset it, or give it a value"
+            )
     if file is not None and untrusted == "refuse":
         # Only what would take effect: who names the root on the command line is not asked about the file's.
         own = (None, str(file.path))
@@ -493,7 +502,11 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
         # Kubernetes sets STATEFLOW_SERVICE_HOST and the like for a service of that name. So an unknown variable is an
         # error only when it looks like a misspelt option.
         if name in DECLARATIONS or difflib.get_close_matches(name, DECLARATIONS, n=1, cutoff=0.8):
-            yield name, env[variable], f"the environment ({variable})"
+            yield name, env[variable], _of_variable(variable)
+
+
+def _of_variable(variable: str) -> str:
+    return f"the environment ({variable})"
 
 
 def _check_together(options: Options) -> None:

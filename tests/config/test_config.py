@@ -188,3 +188,32 @@ def test_the_configuration_page_names_a_test_that_is_there_for_every_option() ->
     for test in SHOWN_BY.values():
         file, _, name = test.partition("::")
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("checkpoint_dir", 'checkpoint_dir = "roots"'),
+        ("storage_options", 'storage_options = {region = "here"}'),
+    ],
+)
+def test_an_empty_variable_hides_nothing_unsaid(tmp_path: Path, name: str, file: str) -> None:
+    path = tmp_path / "named.toml"
+    path.write_text(file)
+    variable = f"STATEFLOW_{name.upper()}"
+    env = {"STATEFLOW_CONFIG": str(path), variable: ""}
+    with refused(UsageError, f"variable {variable} is empty", str(path), "unset it, or give it a value"):
+        options(tmp_path, env=env)
+    with refused(UsageError, f"variable {variable} is empty", "the pipeline's code"):
+        options(tmp_path, env={variable: ""}, code={name: "a=b"})
+    # As it advises; and where nothing is hidden, or the command line says what is meant.
+    assert options(tmp_path, env={**env, variable: "a=b"}).origin(name) == f"the environment ({variable})"
+    del env[variable]
+    assert options(tmp_path, env=env).origin(name) == str(path)
+    assert not getattr(options(tmp_path, env={variable: ""}), name)
+    assert getattr(options(tmp_path, env={**env, variable: ""}, cli={name: "a=b"}), name)
+
+
+def test_an_empty_host_is_no_host(tmp_path: Path) -> None:
+    found = options(tmp_path, env={"STATEFLOW_HOST": ""}, code={"host": "warm"})
+    assert (found.host, found.origin("host")) == ("", "the environment (STATEFLOW_HOST)")
