@@ -131,6 +131,10 @@ def _read_mapping(value: Any) -> dict[str, str]:
         value = pairs
     if not isinstance(value, Mapping) or any(isinstance(each, Mapping | list) for each in value.values()):
         raise ValueError("it has to be a table of names and plain values")
+    if empty := [str(key) for key, each in value.items() if each is None]:
+        raise ValueError(
+            f"{empty[0]} in it is null, which would be the text None: give it a value, or leave it out"
+        )
     return {
         str(key): str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()
     }

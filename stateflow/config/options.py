@@ -24,6 +24,8 @@ from stateflow.errors import UsageError
 from stateflow.quantities import duration, size
 
 PREFIX = "STATEFLOW_"
+MOST_MEMORY = "1024 TB"
+"""More memory than any machine has, and few enough bytes for RocksDB to count."""
 _NOT_OPTIONS = frozenset({FILE_VARIABLE})
 _OF_A_SERVICE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT)(_\w+)?")
 """What Kubernetes puts behind the prefix in variables of its own, for services whose names begin like it."""
@@ -232,11 +234,13 @@ class Options:
         "Cache for blocks of state, shared by all shards that a worker process opens.",
         "state.backend.rocksdb.block.cache-size",
         "state.backend.rocksdb.memory.fixed-per-slot",
+        most=MOST_MEMORY,
     )
     rocksdb_write_buffer: int = _size(
         "128 MB",
         "How many bytes of changes one shard holds in memory before they become a file.",
         "state.backend.rocksdb.writebuffer.size",
+        most=MOST_MEMORY,
     )
     rocksdb_merges: Literal["auto", "beside", "inside"] = _choice(
         ("auto", "inside", "beside"),
@@ -284,6 +288,7 @@ class Options:
         "How many rows one Arrow batch between the JVM and Python has.",
         "python.fn-execution.arrow.batch.size",
         least=1,
+        most=2**31 - 1,
     )
     source_idle_timeout: timedelta = _duration(
         "5 minutes",

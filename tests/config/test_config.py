@@ -217,3 +217,27 @@ def test_an_empty_variable_hides_nothing_unsaid(tmp_path: Path, name: str, file:
 def test_an_empty_host_is_no_host(tmp_path: Path) -> None:
     found = options(tmp_path, env={"STATEFLOW_HOST": ""}, code={"host": "warm"})
     assert (found.host, found.origin("host")) == ("", "the environment (STATEFLOW_HOST)")
+
+
+def test_a_null_in_a_mapping_is_refused_by_its_key(tmp_path: Path) -> None:
+    for given in ({"code": {"storage_options": {"secret": "hush", "region": None}}},
+                  {"cli": {"storage_options": '{"secret": "hush", "region": null}'}}):  # fmt: skip
+        with refused(UsageError, "storage_options", "region in it is null", "leave it out") as caught:
+            options(tmp_path, **given)
+        assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "more"),
+    [
+        ("chunk_rows", "2147483647", "2147483648"),
+        ("rocksdb_block_cache", "1024 TB", "1025 TB"),
+        ("rocksdb_write_buffer", "1024 TB", "1025 TB"),
+    ],
+)
+def test_what_spark_or_rocksdb_could_not_count_is_refused_before_a_run_begins(
+    tmp_path: Path, name: str, most: str, more: str
+) -> None:
+    assert getattr(options(tmp_path, cli={name: most}), name)
+    with refused(UsageError, name, more, f"more than {most}"):
+        options(tmp_path, cli={name: more})
