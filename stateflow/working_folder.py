@@ -14,8 +14,12 @@ def keep_out() -> None:
     """Takes the entry away that `-m` has put there, when a module of this package is what runs."""
     if sys.flags.safe_path or not _runs_this_package():
         return
+    try:
+        here = os.getcwd()  # noqa: PTH109  as above
+    except OSError:
+        return  # a folder that is deleted holds no modules
     # Whoever runs the package from its own folder needs the entry, and trusts the folder.
-    if sys.path and sys.path[0] != _HOME and sys.path[0] == os.getcwd():  # noqa: PTH109  as above
+    if sys.path and sys.path[0] != _HOME and sys.path[0] == here:
         del sys.path[0]
 
 

@@ -393,7 +393,7 @@ def load(
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    file = configuration_file(env, Path.cwd() if folder is None else Path(folder), GUARDED)
+    file = configuration_file(env, _working_folder() if folder is None else Path(folder), GUARDED)
     layers = (
         _from_file(file, leave_out=untrusted == "leave out"),
         ((name, value, origin_of_code) for name, value in code.items()),
@@ -432,6 +432,15 @@ def load(
     options = Options(**values, _origins=origins)
     _check_together(options)
     return options
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working folder does not exist any more, as somebody has deleted it: change to another one with cd, and try again"
+        ) from None
 
 
 def cache_folder(env: Mapping[str, str] = os.environ) -> Path:

@@ -93,3 +93,34 @@ def test_only_the_commands_entry_goes(
     monkeypatch.setattr(working_folder, "_HOME", home or str(tmp_path))
     working_folder.keep_out()
     assert (sys.path == ["/lib"]) == left
+
+
+@pytest.mark.slow
+def test_a_working_folder_that_is_gone_is_told_in_one_sentence(tmp_path: Path) -> None:
+    def said(*arguments: str, after: str = "true") -> tuple[int, str]:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        words = f'rmdir "{gone}" && {after} && exec "$0" "$@"'
+        command = ["sh", "-c", words, sys.executable, "-m", "stateflow", *arguments]
+        done = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    jobs = ("jobs", "--checkpoint-dir", str(tmp_path))
+    code, sentence = said(*jobs)
+    assert (code, len(sentence.splitlines())) == (2, 1)
+    assert "the working folder does not exist any more" in sentence
+    assert "change to another one with cd" in sentence
+    assert said(*jobs, after="cd /")[0] == 0
+    assert said("--version")[0] == said("jobs", "--help")[0] == 0
+
+
+def test_a_working_folder_that_is_gone_has_no_entry_to_take_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "stateflow"])
+    monkeypatch.setattr(sys, "path", ["/gone", "/lib"])
+    monkeypatch.setattr(os, "getcwd", gone)
+    working_folder.keep_out()
+    assert sys.path == ["/gone", "/lib"]
