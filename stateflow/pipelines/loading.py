@@ -84,9 +84,7 @@ def load_pipeline(
     if path.suffix != ".py":
         raise UsageError(f"{path} is not a Python file: name one that ends in .py")
     _refuse_shadows(path)
-    code, own_files = read_code(path)
-    own = OwnFile.of(path.read_bytes())
-    code = replace(code, files={**code.files, path.name: own.digest})
+    code, own_files, own = read_code(path)
     versions = {"pipeline": f"{path.name}@sha256:{own.digest}"}
     if len(code.files) > 1:
         versions["modules"] = f"sha256:{code.digest}"

@@ -223,6 +223,62 @@ def test_what_python_has_installed_is_not_beside_a_pipeline_above_it(project: Ow
     assert not names & {"json", "msgspec", "pytest", "stateflow"}
 
 
+def test_the_file_itself_is_the_one_that_was_loaded_for_who_imports_it(project: OwnProject) -> None:
+    text = "import own_rates\nLIMIT = 1\n" + LAZY.replace("own_rates.RATE", "own_rates.limit()")
+    helper = "def limit():\n    import own_p\n    return own_p.LIMIT\n"
+    loaded = []
+    for name, factor in (("one", 1), ("two", 7)):
+        folder = written(
+            project.folder / name,
+            own_p=text.replace("= 1", f"= {factor}"),
+            own_rates=helper,
+            own_places="PLACE = '/x'",
+        )
+        loaded.append(load_pipeline("own_p.py", folder))
+        written(folder, own_p=text.replace("= 1", "= 99"))
+    assert [targets(each) for each in loaded] == [["/x/1"], ["/x/7"]]
+
+
+def test_modules_that_are_imported_by_a_computed_name_are_those_of_the_pipeline(project: OwnProject) -> None:
+    text = LAZY.replace(
+        "import own_rates\n", "import importlib\nown_rates = importlib.import_module('own_' + 'rates')\n"
+    )
+    for name in ("one", "two"):
+        folder = written(
+            project.folder / name, p=text, own_rates=f"RATE = '{name}'", own_places="PLACE = '/x'"
+        )
+        assert targets(load_pipeline("p.py", folder)) == [f"/x/{name}"]
+
+
+def test_a_module_that_python_has_imported_before_it_changed_is_imported_anew(
+    project: OwnProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(project.folder, p=LAZY, own_rates="RATE = 1", own_places="PLACE = '/x'")
+    monkeypatch.syspath_prepend(project.folder)
+    before = importlib.import_module("own_rates")
+    written(project.folder, own_rates="RATE = 22")
+    assert targets(load_pipeline("p.py", project.folder)) == ["/x/22"]
+    assert before.RATE == 1
+
+
+def test_a_module_that_is_reloaded_by_hand_is_the_file_as_it_is(project: OwnProject) -> None:
+    written(project.folder, p=LAZY, own_rates="RATE = 1", own_places="PLACE = '/x'")
+    load_pipeline("p.py", project.folder)
+    written(project.folder, own_rates="RATE = 22")
+    assert importlib.reload(sys.modules["own_rates"]).RATE == 22
+
+
+def test_an_installed_package_whose_folder_is_continued_beside_a_pipeline_stays(project: OwnProject) -> None:
+    installed = written(project.folder / "installed", own_space__theirs="").as_posix()
+    sys.path.append(installed)
+    theirs = importlib.import_module("own_space.theirs")
+    written(project.folder, p=LAZY.replace("import own_rates", "from own_space import own_rates"), own_space__own_rates="RATE = 1",
+            own_places="PLACE = '/x'")  # fmt: skip
+    assert targets(load_pipeline("p.py", project.folder)) == ["/x/1"]
+    assert sys.modules["own_space.theirs"] is theirs
+    sys.path.remove(installed)
+
+
 @pytest.mark.slow
 def test_a_release_in_a_harness_has_its_own_modules(project: OwnProject, spark: SparkSession) -> None:
     amounts = PIPELINE.replace('sf.files(input, "json", per_batch=1)', "sf.delta(input)")

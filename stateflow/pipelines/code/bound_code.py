@@ -35,8 +35,8 @@ def bound_code(file: Path) -> BoundCode:
     return read_code(file)[0]
 
 
-def read_code(file: Path) -> tuple[BoundCode, OwnFiles]:
-    """The hashes, and the Python files of which they are. Finds the files by the imports in their text, as `stateflow package` does. It runs
+def read_code(file: Path) -> tuple[BoundCode, OwnFiles, OwnFile]:
+    """The hashes, the Python files of which they are as others import them, and the file itself. Finds the files by the imports in their text, as `stateflow package` does. It runs
     no code."""
     found = sources(file, broken=True)
     hashes: dict[str, str] = {}
@@ -46,14 +46,17 @@ def read_code(file: Path) -> tuple[BoundCode, OwnFiles]:
         try:
             # To open something else than a file, such as a pipe, could wait for ever.
             if path.is_file() and path.stat().st_size <= MOST_BYTES:
-                read = OwnFile.of(path.read_bytes())
+                text = found.texts.get(name)
+                read = OwnFile.of(path.read_bytes() if text is None else text)
                 hashes[name] = read.digest
-                # A process knows the pipeline's own file under a private name.
-                if path.suffix == ".py" and path != file:
+                if path.suffix == ".py":
                     own[name] = read
                 continue
         except OSError:
             pass
         unread.append(name)
     elsewhere = (*sorted({**found.optional, **found.imports}), *sorted(unread))
-    return BoundCode(dict(sorted(hashes.items())), elsewhere), OwnFiles(str(file.parent), own)
+    itself = own.get(file.name) or OwnFile.of(file.read_bytes())
+    if not found.again:
+        own.pop(file.name, None)
+    return BoundCode(dict(sorted(hashes.items())), elsewhere), OwnFiles(str(file.parent), own), itself

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -58,42 +59,49 @@ class OwnFiles:
                 found[".".join(parts[:-1] if parts[-1] == _INIT else parts)] = name
         return found
 
-    @cached_property
-    def tops(self) -> frozenset[str]:
-        return frozenset(name.partition(".")[0] for name in self.modules)
-
     def freeze(self) -> None:
-        """From here on modules of these names are imported from these files as they are here. If one was imported from another file or text,
-        all are imported anew."""
-        _FINDER.own = self
-        if any(not self._has(name, module) for name, module in self._imported()):
-            for name, module in [*self._imported()]:
-                # What Python itself has loaded of these files stays: others may hold its classes.
-                if (
-                    isinstance(_loader(module), OwnLoader)
-                    or _path(module) is None
-                    or not self._has(name, module)
-                ):
-                    del sys.modules[name]
+        """From here on modules of these names are imported from these files as they are here. Those that the process has imported from other
+        files or texts are imported anew, and so are others of the pipeline that was loaded before, which this one would find in their place."""
+        if not self.folder:
+            return
+        before, _FINDER.own = _FINDER.own, self
+        if self.folder in sys.path:
+            sys.path.remove(self.folder)
+            sys.path.insert(0, self.folder)
+        imported = [*sys.modules.items()]
+        gone = {name for name, module in imported if name in self.modules and not self._has(name, module)}
+        if gone:
+            gone |= {name for name, module in imported if isinstance(_loader(module), OwnLoader)}
+        if before.folder != self.folder:
+            gone |= {name for name, module in imported if before.is_beside(name, module)}
+        for name in {
+            name for name, _ in imported if any(name == each or name.startswith(f"{each}.") for each in gone)
+        }:
+            del sys.modules[name]
+            parent, _, child = name.rpartition(".")
+            # Who imports it from its package would get what the package has of it.
+            vars(sys.modules.get(parent, _NOTHING)).pop(child, None)
         if _FINDER not in sys.meta_path:
             sys.meta_path.insert(0, _FINDER)
 
-    def _imported(self) -> Iterator[tuple[str, ModuleType]]:
-        for name, module in [*sys.modules.items()]:
-            if name.partition(".")[0] in self.tops:
-                yield name, module
+    def is_beside(self, name: str, module: ModuleType) -> bool:
+        """Whether the process has it from this folder, under the name that it has there."""
+        path = _path(module)
+        if path is None or not self.folder or not PurePath(path).is_relative_to(self.folder):
+            return False
+        parts = PurePath(path).relative_to(self.folder).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == _INIT else parts) == name
 
     def _has(self, name: str, module: ModuleType) -> bool:
-        """Whether an imported module is one of these, or no file of Python's own language below their folder."""
-        path, loader = _path(module), _loader(module)
-        if path is None:  # a namespace, which is as new as what is in it
-            return True
-        if name not in self.modules:
-            return PurePath(path).is_relative_to(self.folder)
-        own = self.modules[name]
-        if os.path.realpath(path) != os.path.realpath(os.path.join(self.folder, own)):  # noqa: PTH118
+        """Whether an imported module is the one of this name here."""
+        path, loader, own = _path(module), _loader(module), self.modules[name]
+        here = os.path.join(self.folder, own)  # noqa: PTH118
+        if path is None or os.path.realpath(path) != os.path.realpath(here):
             return False
-        return not isinstance(loader, OwnLoader) or loader.file.digest == self.files[own].digest
+        if isinstance(loader, OwnLoader):
+            return loader.file.digest == self.files[own].digest
+        # What Python itself has loaded stays, since others may hold its classes, unless the file may have changed since.
+        return max(os.stat(path).st_mtime, os.stat(path).st_ctime) < _BEGAN  # noqa: PTH116
 
 
 class OwnLoader(SourceFileLoader):
@@ -117,7 +125,7 @@ class OwnFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         name = self.own.modules.get(fullname)
-        if name is None:
+        if name is None or target is not None:  # who reloads a module by hand wants the file as it is
             return None
         file = os.path.join(self.own.folder, name)  # noqa: PTH118
         loader = OwnLoader(fullname, file, self.own.files[name])
@@ -125,6 +133,8 @@ class OwnFinder:
 
 
 _FINDER = OwnFinder()
+_NOTHING = ModuleType("nothing")
+_BEGAN = time.time()
 
 
 def _loader(module: ModuleType) -> object:

@@ -24,6 +24,10 @@ class Sources:
     files: dict[str, Path] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     """Top-level module -> where it is first imported."""
+    texts: dict[str, bytes] = field(default_factory=dict)
+    """What was read of Python files, by their names."""
+    again: bool = False
+    """Whether a module beside it imports the file itself, which a process knows under a private name."""
     optional: dict[str, str] = field(default_factory=dict)
     """Modules that the code works without: imported in a `try` that catches ImportError, or only for type checkers."""
 
@@ -42,12 +46,14 @@ def sources(file: Path, *, broken: bool = False) -> Sources:
         if name in result.files:
             continue
         result.files[name] = path
-        if path.suffix != ".py":
+        if path.suffix != ".py" or (text := _text(path, broken)) is None:
             continue
-        for module, line, needed in _imports(path, broken):
+        result.texts[name] = text
+        for module, line, needed in _imports(text, path, broken):
             if module not in known:
                 beside = list(_beside(result.folder, module))
                 queue += beside
+                result.again = result.again or file in beside
                 known[module] = bool(beside)
             if not known[module] and module not in sys.stdlib_module_names:
                 (result.imports if needed else result.optional).setdefault(module, f"{name}, line {line}")
@@ -87,13 +93,23 @@ def _beside(folder: Path, module: str) -> Iterator[Path]:
             yield from own
 
 
-def _imports(path: Path, broken: bool) -> Iterator[tuple[str, int, bool]]:
-    """Top-level module, line, and whether the code needs it."""
-    if not path.is_file():  # a pipe would be waited for, and an editor's lock is a link into nothing
-        return
+def _text(path: Path, broken: bool) -> bytes | None:
     try:
-        tree = parsed(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError, RecursionError, OSError) as error:
+        # A pipe would be waited for, and an editor's lock is a link into nothing.
+        return path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        if broken:
+            return None
+        raise UsageError(
+            f"{path} cannot be read ({error}); `python -m py_compile {path}` tells when it compiles"
+        ) from None
+
+
+def _imports(text: bytes, path: Path, broken: bool) -> Iterator[tuple[str, int, bool]]:
+    """Top-level module, line, and whether the code needs it."""
+    try:
+        tree = parsed(text, str(path))
+    except (SyntaxError, ValueError, RecursionError) as error:
         if broken:
             return
         line, problem = getattr(error, "lineno", 1), getattr(error, "msg", error)
