@@ -395,6 +395,27 @@ def test_rows_that_a_table_can_never_take_are_refused_before_the_decision(
     assert table(shop) == []
 
 
+@pytest.mark.parametrize("later", ["", " DEFERRABLE INITIALLY DEFERRED"])
+def test_a_row_to_which_another_table_points_is_not_deleted_by_a_decided_record(
+    log: SinkLog, shop: Server, later: str
+) -> None:
+    shop.run("CREATE TABLE shop.t (k text PRIMARY KEY, v bigint)")
+    shop.run(f"CREATE TABLE shop.part (k text REFERENCES shop.t{later})")
+    sink = opened(log, TEXT, "upsert", keys=["k"], delete_when="v < 0")
+    log.deliver(sink, rows(log, TEXT, ("a", 1), ("b", 1)))
+    shop.run("INSERT INTO shop.part VALUES ('a')")
+    with refused(
+        IncompatibleError, "Postgres table shop.t refuses", "foreign key", '"part"', "leave such rows out"
+    ):
+        log.prepare(sink, rows(log, TEXT, ("a", -1), ("b", -1)))
+    assert table(shop) == [("a", 1), ("b", 1)]
+
+    log.deliver(sink, rows(log, TEXT, ("b", -1)))
+    shop.run("DELETE FROM shop.part")
+    log.deliver(sink, rows(log, TEXT, ("a", -1)))
+    assert table(shop) == []
+
+
 def test_rows_of_a_common_table_are_not_written_on_trial(log: SinkLog, shop: Server) -> None:
     shop.run(
         "CREATE TABLE shop.t (k text PRIMARY KEY, v bigint, n bigserial, at timestamptz DEFAULT now(), w text DEFAULT 'x', "

@@ -27,6 +27,7 @@ WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _GUARDS = """
 SELECT EXISTS (SELECT 1 FROM pg_constraint WHERE conrelid = %(oid)s AND contype IN ('c', 'f', 'x'))
+    OR (%(deletes)s AND EXISTS (SELECT 1 FROM pg_constraint WHERE confrelid = %(oid)s AND contype = 'f'))
     OR EXISTS (SELECT 1 FROM pg_index WHERE indrelid = %(oid)s AND indisunique AND indexrelid IS DISTINCT FROM %(own)s::oid)
     OR EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal)
     OR EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = %(oid)s)
@@ -139,9 +140,15 @@ class Relation:
         rows = self.connection.execute(_FOLDING, (oid,)).fetchall()
         return next((index for index, names in rows if sorted(names) == sorted(keys)), "")
 
-    def is_guarded(self, oid: int, own_index: int | None, written: Sequence[str]) -> bool:
-        """Whether it may refuse rows whose values have the right types. `own_index` is that of an upsert's keys, `written` the columns that get values."""
-        row = self.one(_GUARDS, {"oid": oid, "own": own_index, "written": list(written), "sure": _SURE})
+    def is_guarded(
+        self, oid: int, own_index: int | None, written: Sequence[str], *, deletes: bool = False
+    ) -> bool:
+        """Whether it may refuse rows whose values have the right types. `own_index` is that of an upsert's keys, `written` the columns that get values.
+        `deletes`: rows may go, to which those of another table may still point."""
+        row = self.one(
+            _GUARDS,
+            {"oid": oid, "own": own_index, "written": list(written), "sure": _SURE, "deletes": deletes},
+        )
         return bool(row and row[0])
 
     def indexed(self, oid: int) -> dict[str, bool]:

@@ -363,7 +363,9 @@ class PostgresAppend(Sink):
             order_by=order_by,
             texts=[column for column in order_by if column in texts],
             operation=operation,
-            guarded=relation.is_guarded(oid, index, [column.name for column in found.values()])
+            guarded=relation.is_guarded(
+                oid, index, [column.name for column in found.values()], deletes=self.upsert.deletes
+            )
             # A text of limited length is not staged as its domain, so that only the table asks what else the domain does.
             or any(c.length is not None and c.bounds != c.type for c in found.values())
             or any(c.not_null for c in found.values() if c.name not in keys)
