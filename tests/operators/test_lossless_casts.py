@@ -33,6 +33,9 @@ LOSSY = [
     (pa.array([5]), INSTANT), (pa.array([5]), pa.timestamp("us")), (pa.array([5], pa.int32()), pa.date32()),
     (pa.array([NOON], INSTANT), pa.int64()), (pa.array([date(2026, 1, 1)]), pa.int32()),
     (pa.array([5]), pa.bool_()), (pa.array([0.5]), pa.bool_()), (pa.array([2.345]), pa.decimal128(10, 2)),
+    (pa.array([1e-60]), pa.float32()), (pa.array([-1e-60]), pa.float32()), (pa.array(["1e-400"]), pa.float64()),
+    (pa.array(["-0.0001e-60"]), pa.float32()), (pa.array([Decimal("12345678901234567890.12")]), pa.float64()),
+    (pa.array([Decimal("16777217")]), pa.float32()), (pa.array([Decimal("9" * 38)]), pa.float64()),
 ]  # fmt: skip
 SAME = [
     (pa.array([{"y": 2, "x": 1}]), POINT), (pa.array([{"x": None, "y": 2}]), POINT), (pa.array([None]), POINT),
@@ -45,6 +48,10 @@ SAME = [
     (pa.array([Decimal("1.5")]), pa.float32()), (pa.array([1.1]), pa.decimal128(10, 2)), (pa.array([5]), pa.decimal128(38, 2)),
     (pa.array([date(2026, 1, 1)]), INSTANT), (pa.array([NOON.replace(tzinfo=None)]), INSTANT),
     (pa.array([NOON], pa.timestamp("ms", "UTC")), INSTANT), (pa.array([date(2026, 1, 1)], pa.date64()), pa.date32()),
+    (pa.array([0.0, -0.0][1:]), pa.float32()), (pa.array([0.1]), pa.float32()), (pa.array([1e-40]), pa.float32()),
+    (pa.array(["0"]), pa.float32()), (pa.array(["-0.00e5"]), pa.float32()), (pa.array(["0E-10"]), pa.float64()), (pa.array([False]), pa.float32()),
+    (pa.array([Decimal("1.1")], pa.decimal128(38, 18)), pa.float64()), (pa.array([Decimal("0.1")]), pa.float32()),
+    (pa.array([Decimal("0.00")]), pa.float32()), (pa.array([Decimal("1e20")], pa.decimal128(38, 2)), pa.float32()),
 ]  # fmt: skip
 
 
@@ -137,6 +144,15 @@ def test_a_table_is_refused_with_operator_and_column_and_the_next_step_works() -
     with refused(sf.UsageError, "'1e400'", "string"):
         put_out(pa.array(["1e400"]), "double")
     assert put_out(pa.array(["1e400"]), "string") == ["1e400"]
+
+    with refused(sf.UsageError, "'x'", "1e-60", "double"):
+        put_out(pa.array([1e-60]), "float")
+    assert put_out(pa.array([1e-60]), "double") == [1e-60]
+    exact = Decimal("12345678901234567890.12")
+    with refused(sf.UsageError, "'x'", f"{exact}", "decimal(22,2)", ".cast(pa.float64())"):
+        put_out(pa.array([exact]), "double")
+    assert put_out(pa.array([exact]), "decimal(22,2)") == [exact]
+    assert put_out(pa.array([exact]).cast(pa.float64()), "double") == [float(exact)]
 
     noon = pa.array([NOON], INSTANT)
     with refused(sf.UsageError, "operator 'code'", "'x'", ".cast(pa.date32())", "as timestamp"):

@@ -6,6 +6,8 @@ What Arrow refuses by itself, such as a fraction in a column of whole numbers, i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +18,9 @@ from stateflow.state.values.arrow.lossless import check_names
 _LISTS: tuple[Callable[[Any], bool], ...] = (
     pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view,
 )  # fmt: skip
+
+_DIGITS = 38
+"""Those of the longest decimals that Spark has."""
 
 
 def check_cast(column: pa.ChunkedArray, wanted: Any) -> None:
@@ -86,6 +91,8 @@ def _check_plain(array: Any, wanted: Any) -> None:
         raise TypeError("it is no bool; use its .cast(pa.bool_()) if all but 0 is meant to be true")
     elif pa.types.is_decimal(wanted) and pa.types.is_floating(given):
         _check_digits(array, wanted)
+    elif pa.types.is_floating(wanted) and pa.types.is_decimal(given):
+        _check_written_alike(array, wanted)
     elif pa.types.is_floating(wanted) and not pa.types.is_integer(given):
         _check_finite(array, wanted)
 
@@ -104,19 +111,41 @@ def _check_digits(array: Any, wanted: Any) -> None:
         )
 
 
+def _check_written_alike(array: Any, wanted: Any) -> None:
+    """Arrow would round. A float is written with as few digits as tell it from others: 1.1 is the same number in both types."""
+    texts = array.cast(wanted).cast(pa.string())
+    with suppress(pa.ArrowInvalid):  # a text that the decimals do not hold is none of theirs
+        if texts.cast(array.type).equals(array):
+            return
+    for value, text in zip(array.to_pylist(), texts.to_pylist(), strict=True):
+        if value is not None and Decimal(text) != value:
+            raise ValueError(
+                f"{value} has more digits than a float of {wanted.bit_width} bits holds; declare the column as {_declared(array.type)}, or "
+                f"use its .cast(pa.float{wanted.bit_width}()) if a rounded number is meant"
+            )
+
+
+def _declared(kind: Any) -> str:
+    """How an output declares a column that holds decimals of this type."""
+    return f"decimal({kind.precision},{kind.scale})" if kind.precision <= _DIGITS else "string"
+
+
 def _check_finite(array: Any, wanted: Any) -> None:
-    """Arrow would make an infinity of a number that the type cannot hold."""
+    """Arrow would make an infinity of a number that the type cannot hold, and 0 of one that is nearer to it than all that it holds."""
     given = array.type
     if pa.types.is_floating(given) and given.bit_width <= wanted.bit_width:
         return
-    infinite = pc.is_inf(array.cast(wanted))
-    if not pc.any(infinite).as_py():
+    cast = array.cast(wanted)
+    infinite, zero = pc.is_inf(cast), pc.equal(cast, pa.scalar(0, wanted))
+    if not pc.any(pc.or_(infinite, zero)).as_py():
         return
     if pa.types.is_floating(given):
-        meant = pc.is_inf(array)
+        meant = pc.or_(pc.and_(infinite, pc.is_inf(array)), pc.equal(array, pa.scalar(0, given)))
     else:
-        meant = pc.match_substring(array.cast(pa.large_string()), "inf", ignore_case=True)
-    beyond = array.filter(pc.and_not(infinite, meant))
+        texts = array.cast(pa.large_string())
+        written = pc.match_substring(texts, "inf", ignore_case=True)
+        meant = pc.if_else(infinite, written, pc.invert(pc.match_substring_regex(texts, "^[^eE]*[1-9]")))
+    beyond = array.filter(pc.and_not(pc.or_(infinite, zero), meant))
     if len(beyond):
         raise ValueError(
             f"{beyond[0].as_py()!r} is beyond what a float of {wanted.bit_width} bits holds; declare a type that holds it, such as "
