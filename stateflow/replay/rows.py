@@ -25,6 +25,7 @@ _AS_JSON = (
     pa.types.is_dictionary,
 )
 """Of values that Arrow does not write as text."""
+_LISTS = {pa.types.is_list: pa.list_, pa.types.is_large_list: pa.large_list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +141,31 @@ def _as(kind: pa.DataType, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         return None
     try:
         cast = column.cast(kind)
-        back = cast.cast(column.type)
+        # A float is stored as the nearest one of its type, whatever code has made it, and wherever in a value it is.
+        rounded = _with_floats_of(column.type, kind)
+        given, back = column.cast(rounded), cast.cast(rounded)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    # A float is stored as the nearest one of its type, whatever code has made it.
-    rounds = pa.types.is_floating(column.type) and pa.types.is_floating(kind)
     # NaN is unequal to itself, and has a text.
-    is_whole = rounds or back.equals(column) or _text(back).equals(_text(column))
-    return cast if is_whole else None
+    return cast if back.equals(given) or _text(back).equals(_text(given)) else None
+
+
+def _with_floats_of(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """The given type with floats as wide as another one of the same fields has them, as deep as they go."""
+    if pa.types.is_floating(given) and pa.types.is_floating(kind):
+        return kind
+    if pa.types.is_struct(given) and pa.types.is_struct(kind):
+        return pa.struct(
+            [each.with_type(_with_floats_of(each.type, kind.field(each.name).type)) for each in given]
+        )
+    if pa.types.is_map(given) and pa.types.is_map(kind):
+        return pa.map_(
+            _with_floats_of(given.key_type, kind.key_type), _with_floats_of(given.item_type, kind.item_type)
+        )
+    for is_list, make in _LISTS.items():
+        if is_list(given) and any(is_other(kind) for is_other in _LISTS):
+            return make(given.value_field.with_type(_with_floats_of(given.value_type, kind.value_type)))
+    return given
 
 
 def _fields(kind: pa.DataType) -> Any:

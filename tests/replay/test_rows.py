@@ -65,6 +65,10 @@ def test_what_a_table_has_as_a_wider_type_is_compared_as_the_rows_have_it() -> N
     assert (found.changed, found.columns_gone, found.columns_new) == (0, (), ())
 
 
+_NARROW = pa.struct({"a": pa.float32(), "n": pa.int8()})
+_WIDE = pa.struct({"a": pa.float64(), "n": pa.int64()})
+
+
 @pytest.mark.parametrize(
     ("delivered", "now", "counts"),
     [
@@ -83,6 +87,18 @@ def test_what_a_table_has_as_a_wider_type_is_compared_as_the_rows_have_it() -> N
         (pa.array([None, {"a": 1}]), pa.nulls(2), {GONE: 1, NEW: 1}),
         (pa.array([float("nan"), 2.0]), pa.array([float("nan"), 2.0], pa.float32()), {}),
         (pa.array([float("nan")], pa.float32()), pa.array([float("nan")]), {}),
+        (pa.array([[0.1, None]], pa.list_(pa.float32())), pa.array([[0.1, None]]), {}),
+        (pa.array([[0.1]], pa.large_list(pa.float32())), pa.array([[0.1]]), {}),
+        (pa.array([[0.2]], pa.list_(pa.float32())), pa.array([[0.1]]), {GONE: 1, NEW: 1}),
+        (pa.array([[float("nan"), 0.1]], pa.list_(pa.float32())), pa.array([[float("nan"), 0.1]]), {}),
+        (pa.array([{"a": 0.1, "n": 1}], _NARROW), pa.array([{"a": 0.1, "n": 1}], _WIDE), {}),
+        (pa.array([{"a": 0.1, "n": 1}], _NARROW), pa.array([{"n": 1, "a": 0.1}]), {}),
+        (pa.array([{"a": 0.1, "n": 1}], _NARROW), pa.array([{"a": 0.1, "n": 300}], _WIDE), {GONE: 1, NEW: 1}),
+        (
+            pa.array([[("x", [{"a": 0.1, "n": 1}])]], pa.map_(pa.string(), pa.list_(_NARROW))),
+            pa.array([[("x", [{"a": 0.1, "n": 1}])]], pa.map_(pa.string(), pa.list_(_WIDE))),
+            {},
+        ),
     ],
 )
 def test_a_value_is_the_same_if_the_target_would_have_stored_it_so(
