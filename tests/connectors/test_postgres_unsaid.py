@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -414,6 +415,82 @@ def test_a_row_to_which_another_table_points_is_not_deleted_by_a_decided_record(
     shop.run("DELETE FROM shop.part")
     log.deliver(sink, rows(log, TEXT, ("a", -1)))
     assert table(shop) == []
+
+
+@pytest.fixture
+def published(shop: Server) -> Iterator[Callable[[str], None]]:
+    """Makes a publication."""
+
+    def publish(what: str) -> None:
+        shop.run(f"CREATE PUBLICATION changes FOR {what}")
+
+    yield publish
+    shop.run("DROP PUBLICATION IF EXISTS changes")
+
+
+@pytest.mark.parametrize("of", ["TABLE shop.t", "ALL TABLES"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        ("TABLE shop.t (k text, v bigint)", 'UNIQUE INDEX "Of keys" ON shop.t (k)'),
+        ("TABLE shop.t (k text NOT NULL UNIQUE, v bigint PRIMARY KEY DEFERRABLE)",),
+        ("TABLE shop.t (k text PRIMARY KEY, v bigint); ALTER TABLE shop.t REPLICA IDENTITY NOTHING",),
+        (
+            "TABLE shop.t (k text, v bigint, UNIQUE (k)) PARTITION BY HASH (k)",
+            "TABLE shop.first PARTITION OF shop.t FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+            "TABLE shop.second PARTITION OF shop.t FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+        ),
+    ],
+)
+def test_an_upsert_into_a_published_table_needs_a_replica_identity(
+    log: SinkLog, shop: Server, published: Callable[[str], None], made: tuple[str, ...], of: str
+) -> None:
+    for statement in made:
+        shop.run(f"CREATE {statement}")
+    opened(log, TEXT, "upsert", keys=["k"])  # nobody follows it
+    published(of)
+    tables = ["shop.first", "shop.second"] if "PARTITION" in made[-1] else ["shop.t"]
+    for each in tables:
+        with refused(IncompatibleError, "Postgres table shop.t", "changes", f"ALTER TABLE {each} ") as caught:
+            opened(log, TEXT, "upsert", keys=["k"])
+        said = str(caught.value)
+        shop.run(said[said.index("ALTER TABLE") :])
+    sink = opened(log, TEXT, "upsert", keys=["k"], delete_when="v < 0")
+    log.deliver(sink, rows(log, TEXT, *((key, n) for n, key in enumerate("abcd"))))
+    log.deliver(sink, rows(log, TEXT, ("a", 7), ("b", -1)))
+    assert table(shop) == [("a", 7), ("c", 2), ("d", 3)]
+
+
+def test_a_table_that_is_published_while_a_job_runs_stops_it_before_the_decision(
+    log: SinkLog, shop: Server, published: Callable[[str], None]
+) -> None:
+    shop.run("CREATE TABLE shop.t (k text UNIQUE, v bigint)")
+    sink = opened(log, TEXT, "upsert", keys=["k"])
+    published("TABLE shop.t")
+    with refused(
+        IncompatibleError, "Postgres table shop.t", "changes", "REPLICA IDENTITY USING INDEX t_k_key"
+    ):
+        log.prepare(sink, rows(log, TEXT, ("a", 1)))
+
+
+@pytest.mark.parametrize(
+    ("of", "options"),
+    [
+        ("TABLE shop.t WITH (publish = 'insert')", {"delete_when": "v < 0"}),
+        ("TABLE shop.t WITH (publish = 'delete')", {}),
+        ("TABLE shop.other", {"delete_when": "v < 0"}),
+    ],
+)
+def test_a_publication_that_takes_no_changes_of_the_upsert_asks_for_nothing(
+    log: SinkLog, shop: Server, published: Callable[[str], None], of: str, options: dict[str, str]
+) -> None:
+    shop.run("CREATE TABLE shop.t (k text UNIQUE, v bigint)")
+    shop.run("CREATE TABLE shop.other (k text)")
+    published(of)
+    sink = opened(log, TEXT, "upsert", keys=["k"], **options)
+    log.deliver(sink, rows(log, TEXT, ("a", 1), ("b", 1)))
+    log.deliver(sink, rows(log, TEXT, ("a", 2)))
+    assert table(shop) == [("a", 2), ("b", 1)]
 
 
 def test_rows_of_a_common_table_are_not_written_on_trial(log: SinkLog, shop: Server) -> None:

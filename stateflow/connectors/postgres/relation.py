@@ -88,6 +88,30 @@ WHERE i.indrelid = %s AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS 
 )
 GROUP BY i.indexrelid
 """
+_PUBLISHED = """
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), quote_ident(x.relname), b.pubname, coalesce((
+    SELECT string_agg('ALTER COLUMN ' || quote_ident(a.attname) || ' SET NOT NULL, ', '' ORDER BY a.attnum) FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) AND NOT a.attnotnull
+), '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_index i ON i.indrelid = c.oid JOIN pg_class x ON x.oid = i.indexrelid,
+LATERAL (
+    SELECT p.pubname FROM pg_publication p JOIN pg_publication_tables t ON t.pubname = p.pubname
+    WHERE (p.pubupdate AND %(updates)s OR p.pubdelete AND %(deletes)s) AND (t.schemaname, t.tablename) IN (
+        SELECT m.nspname, w.relname FROM pg_class w JOIN pg_namespace m ON m.oid = w.relnamespace
+        WHERE w.oid = c.oid OR w.oid IN (SELECT relid FROM pg_partition_ancestors(c.oid::regclass))
+    )
+    ORDER BY 1 LIMIT 1
+) b
+WHERE c.relkind = 'r' AND c.relreplident <> 'f'
+  AND (c.oid = %(oid)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)))
+  AND (x.oid = %(own)s OR x.oid IN (SELECT relid FROM pg_partition_tree(%(own)s::oid::regclass)))
+  AND NOT EXISTS (
+    SELECT 1 FROM pg_index k WHERE k.indrelid = c.oid AND k.indisvalid AND k.indimmediate
+    AND CASE c.relreplident WHEN 'd' THEN k.indisprimary WHEN 'i' THEN k.indisreplident ELSE false END
+  )
+ORDER BY 1 LIMIT 1
+"""
+"""A publication may name a partitioned table for its partitions, which alone have rows, each with a replica identity of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +221,19 @@ class Relation:
             raise UsageError(
                 f"{what}: {role} has no right to the sequence {sequence}, from which the column {column!r} has its default: GRANT USAGE ON SEQUENCE "
                 f"{sequence} TO {quoted(role)}"
+            )
+
+    def require_replica_identity(
+        self, what: str, oid: int, index: int, *, updates: bool, deletes: bool
+    ) -> None:
+        """Of a table that is published the server refuses changes of rows that it cannot name to those who follow. `index` is that of an upsert's keys,
+        which can name them."""
+        row = self.one(_PUBLISHED, {"oid": oid, "own": index, "updates": updates, "deletes": deletes})
+        if row is not None:
+            table, name, publication, filled = row
+            raise IncompatibleError(
+                f"{what}: the publication {publication} publishes {table}, which has no replica identity, so that the server would refuse to change its "
+                f"rows: ALTER TABLE {table} {filled}REPLICA IDENTITY USING INDEX {name}"
             )
 
     def make_slots(self, what: str) -> None:

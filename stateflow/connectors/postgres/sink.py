@@ -354,6 +354,10 @@ class PostgresAppend(Sink):
                 f"{what} has no unique index of {', '.join(keys)}, so that it could have a key twice: CREATE UNIQUE INDEX ON {relation.name} "
                 f"({', '.join(map(quoted, keys))})"
             )
+        if index is not None:
+            relation.require_replica_identity(
+                what, oid, index, updates=len(found) > len(keys), deletes=self.upsert.deletes
+            )
         return Load(
             connection=self.target.connection,
             name=self.target.name,
