@@ -44,8 +44,8 @@ class NonRestored:
     warning: str = ""
     """Of rows that operators have and that are read again, or would be."""
     forgotten: str = ""
-    """Of sources whose position the next checkpoint forgets, while operators keep what they have of them. The caller ends it with who
-    brings that back."""
+    """Of sources whose position the next checkpoint forgets, while operators or outputs keep what they have of them. The caller ends it
+    with who brings that back."""
     dropped: tuple[str, ...] = ()
     """A sentence for each operator whose state goes, with what that holds."""
     left: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
         refusal = next((each.refusal(where) for each in topics if each.new), "")
     keeps = [node for node in flow.operators if node.uid in record.operators]
     warning = _counted_again(keeps, lost, new) if new and allowed else ""
-    forgotten = _forgotten(keeps, lost) if lost and not new and keeps else ""
+    forgotten = _forgotten(keeps, lost) if lost and not new else ""
     dropped = tuple(_dropped(uid, record) for uid in gone) if allowed else ()
     left = tuple(left_topics(each.uid, each.left) for each in topics)
     return NonRestored(tuple(gone), where, refusal, allowed, warning, forgotten, dropped, left)
@@ -143,10 +143,14 @@ def _read_again(lost: Sequence[str], new: Sequence[SourceNode], where: str) -> s
 
 
 def _forgotten(keeps: Sequence[KeyedNode], lost: Sequence[str]) -> str:
+    """No record says which outputs a source fed. Without operators it is outputs that have its rows."""
+    keeping = (
+        f", while operator {_names(each.uid for each in keeps)} keeps what it has of it" if keeps else ""
+    )
+    twice = "count twice" if keeps else "come a second time into outputs that append"
     return (
-        f"source {_names(lost)} is not in this pipeline any more, and the next checkpoint forgets how far it was read, while operator "
-        f"{_names(each.uid for each in keeps)} keeps what it has of it: should it come back under this uid, it is read from its beginning, and its "
-        "rows count twice"
+        f"source {_names(lost)} is not in this pipeline any more, and the next checkpoint forgets how far it was read{keeping}: should it come back "
+        f"under this uid, it is read from its beginning, and its rows {twice}"
     )
 
 

@@ -81,3 +81,43 @@ def test_the_run_that_drops_state_keeps_the_checkpoint_that_brings_it_back(
     bench.rows("a", [{"user": 1, "n": 0}])
     bench.run(original, retained_checkpoints=1)
     assert before not in job.log().slots
+
+
+def copying(bench: Workbench, *sources: str) -> sf.Pipeline:
+    """Without state: each source goes into a table of its own."""
+
+    @sf.pipeline("copies")
+    def copies(flow: sf.Flow) -> None:
+        for uid in sources:
+            rows = flow.source(uid, bench.source(uid, "n long"), "n long")
+            rows.append(f"of-{uid}", sf.delta(str(bench.folder / f"of-{uid}")))
+
+    return copies
+
+
+@pytest.mark.slow
+def test_a_source_that_leaves_a_pipeline_without_state_is_told_and_a_restore_of_what_is_kept_brings_it_back(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    both, one = copying(bench, "one", "two"), copying(bench, "one")
+    bench.rows("one", [{"n": 1}])
+    bench.rows("two", [{"n": 2}])
+    assert bench.run(both).warnings == ()
+    job, before = bench.job("copies"), bench.records("copies")[-1].slot
+    for n in (3, 4):
+        bench.rows("one", [{"n": n}])
+    told = job.check(one).warnings
+    assert bench.run(one, retained_checkpoints=1).warnings == told
+    [forgotten] = told
+    kept = f"tag:before-drop-{before}"
+    assert lacking(forgotten, ("source 'two'", "a second time", f"checkpoint {before}", kept)) == []
+    assert "operator" not in forgotten
+    assert job.status().tags == {f"before-drop-{before}": before}
+
+    # What the sentence says of the source, and what it advises.
+    assert bench.run(both).warnings == ()
+    assert contents(spark, bench.folder / "of-two", "n") == [2, 2]
+    job.restore(kept, both, options=bench.options(), rewind_sinks=True).apply()
+    assert bench.run(both).warnings == ()
+    assert contents(spark, bench.folder / "of-one", "n") == [1, 3, 4]
+    assert contents(spark, bench.folder / "of-two", "n") == [2]
