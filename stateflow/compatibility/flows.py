@@ -225,7 +225,13 @@ def compare(
         warnings=(
             *losses,
             *_without_ttl(flow, job, before),
-            *filter(None, [left.warning]),
+            *(
+                [
+                    f"{left.warning}; to take it back once a run has gone on, restore {kept} with the uid that the source had"
+                ]
+                if left.warning
+                else ()
+            ),
             *(
                 [f"{left.forgotten}; only a restore of {kept} brings its position back"]
                 if left.forgotten
@@ -250,7 +256,7 @@ def compare(
             ),
         ),
         misfits=(*others.values(), *misfits.values()),
-        drops=bool(losses or left.forgotten or left.dropped),
+        drops=bool(losses or left.warning or left.forgotten or left.dropped),
     )
 
 

@@ -42,7 +42,7 @@ class NonRestored:
     """The refusal of sources that would be read from their beginning once more."""
     allowed: bool
     warning: str = ""
-    """Of rows that operators have and that are read again, or would be."""
+    """Of rows that operators have and that are read again, or would be. The caller ends it with who takes that back."""
     forgotten: str = ""
     """Of sources whose position the next checkpoint forgets, while operators or outputs keep what they have of them. The caller ends it
     with who brings that back."""
@@ -87,8 +87,10 @@ def non_restored(flow: Flow, record: Record | None) -> NonRestored:
         refusal = next((each.refusal(where) for each in topics if each.new), "")
     keeps = [node for node in flow.operators if node.uid in record.operators]
     warning = _counted_again(keeps, lost, new) if new and allowed else ""
-    forgotten = _forgotten(keeps, lost) if lost and not new else ""
     dropped = tuple(_dropped(uid, record) for uid in gone) if allowed else ()
+    # Beside new sources the position goes, too, but another sentence may name the checkpoint that has it.
+    told = bool(refusal or (new and (warning or dropped)))
+    forgotten = _forgotten(keeps, lost) if lost and not told else ""
     left = tuple(left_topics(each.uid, each.left) for each in topics)
     return NonRestored(tuple(gone), where, refusal, allowed, warning, forgotten, dropped, left)
 

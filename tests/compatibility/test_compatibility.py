@@ -223,6 +223,21 @@ def test_a_source_under_another_uid_is_refused_unless_it_is_meant() -> None:
     check_flow(flow(BEFORE), reading())
 
 
+@pytest.mark.parametrize("operator", ["op", "op2", ""])
+@pytest.mark.parametrize("kept", [("in",), ()])
+def test_whoever_lets_a_source_go_is_told_which_checkpoint_knows_its_position(
+    operator: str, kept: tuple[str, ...]
+) -> None:
+    before = reading("events", *kept)
+    if not operator:
+        before = msgspec.structs.replace(before, operators={})
+    checked = compare(allowing(flow(BEFORE, uid=operator or "op")), "job", before)
+    assert checked.drops
+    assert [sentence for sentence in checked.warnings if "tag:before-drop-7" in sentence]
+    refusing = compare(flow(BEFORE), "job", reading("events"))
+    assert (refusing.drops, [each for each in refusing.warnings if "before-drop" in each]) == (False, [])
+
+
 def test_a_state_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
     before = record_of(op=state_of(BEFORE))
     renamed = process(sum=sf.ValueState(float), skus=sf.MapState(str, int))

@@ -121,3 +121,29 @@ def test_a_source_that_leaves_a_pipeline_without_state_is_told_and_a_restore_of_
     assert bench.run(both).warnings == ()
     assert contents(spark, bench.folder / "of-one", "n") == [1, 3, 4]
     assert contents(spark, bench.folder / "of-two", "n") == [2]
+
+
+@pytest.mark.slow
+def test_the_run_that_reads_a_source_under_another_uid_keeps_the_checkpoint_that_knows_its_position(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    original, renamed = summing(bench, "a", "total"), summing(bench, "b", "total")
+    bench.rows("a", [{"user": 1, "n": 1}])
+    bench.run(original)
+    job, before = bench.job("sums"), bench.records("sums")[-1].slot
+    for n in (10, 100):
+        bench.rows("a", [{"user": 1, "n": n}])
+    told = job.check(renamed, allow_non_restored_state=True).warnings
+    report = bench.run(renamed, allow_non_restored_state=True, retained_checkpoints=1)
+    assert report.warnings == told
+    [warning] = told
+    kept = f"tag:before-drop-{before}"
+    assert (
+        lacking(warning, ("source 'b' is read", f"restore checkpoint {before}", kept, "the uid that")) == []
+    )
+    assert job.status().tags == {f"before-drop-{before}": before}
+    assert contents(spark, bench.folder / "totals", "total") == [112]
+
+    job.restore(kept, original, options=bench.options()).apply()
+    assert bench.run(original).warnings == ()
+    assert contents(spark, bench.folder / "totals", "total") == [111]
