@@ -70,9 +70,15 @@ def _is_taken(store: Store, layout: JobLayout, mine: Pin) -> bool:
     return any(p.kind == "tag" and p.name == mine.name and p.id != mine.id for p in list_pins(store, layout))
 
 
-def before_drop(slot: int) -> str:
-    """The name of the tag by which a run keeps the checkpoint that alone has what the run drops."""
-    return f"before-drop-{slot}"
+def before_drop(slot: int, pins: Iterable[Pin] = ()) -> str:
+    """The name of the tag by which a run keeps the checkpoint that alone has what the run drops. `pins` are those of the job: somebody
+    may have given the name to another checkpoint."""
+    taken = {name for name, tag in tags_among(pins).items() if tag.slot != slot}
+    name, number = f"before-drop-{slot}", 1
+    while name in taken:
+        number += 1
+        name = f"before-drop-{slot}-{number}"
+    return name
 
 
 def keep_before_drop(
@@ -83,13 +89,14 @@ def keep_before_drop(
     owner: Owner,
     ids: Callable[[], str],
     clock: Callable[[], int],
-) -> None:
-    """Makes the tag, unless an earlier try of the run has made it."""
-    name = before_drop(slot)
-    made = tags(store, layout).get(name)
-    if made is None or made.slot != slot:
+) -> str:
+    """Makes the tag, unless an earlier try of the run has made it, and returns its name."""
+    pins = list_pins(store, layout)
+    name = before_drop(slot, pins)
+    if name not in tags_among(pins):
         reason = "the run behind it drops what this checkpoint has"
         pin(store, layout, slot, kind="tag", owner=owner, ids=ids, clock=clock, name=name, reason=reason)
+    return name
 
 
 def release(store: Store, layout: JobLayout, pin_id: str) -> None:

@@ -182,9 +182,11 @@ def compare(
     misfits: Mapping[str, str] | None = None,
     written: Mapping[str, Prepared] | None = None,
     read: Mapping[str, str] | None = None,
+    kept_as: str = "",
 ) -> Check:
     """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known; `misfits` says
-    by the uid of a sink what its table lacks, and `written` what the job has written there, if not the record alone tells it; `read` which folders of files it has read."""
+    by the uid of a sink what its table lacks, and `written` what the job has written there, if not the record alone tells it; `read` which folders of files it has read;
+    `kept_as` by which tag a run keeps the record, if it drops something."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     left = non_restored(flow, record)
@@ -208,7 +210,7 @@ def compare(
         written = record.sinks if record else {}
     sinks = _compared([n.uid for n in flow.sinks], list(written))
     misfits = misfits or {}
-    kept = _kept(record) if record else ""
+    kept = _kept(record, kept_as) if record else ""
     losses = [warning for each in operators for warning in _losses(each, record, kept)]
     return Check(
         pipeline=flow.name,
@@ -260,8 +262,8 @@ def compare(
     )
 
 
-def _kept(record: Record) -> str:
-    return f"checkpoint {record.slot} (the run keeps it as tag:{before_drop(record.slot)})"
+def _kept(record: Record, tag: str) -> str:
+    return f"checkpoint {record.slot} (the run keeps it as tag:{tag or before_drop(record.slot)})"
 
 
 def _losses(operator: OperatorCheck, record: Record | None, kept: str) -> Iterator[str]:

@@ -32,7 +32,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.kept_past import KeptPast, read_kept_past
 from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.names import parse, slot_of, tag_of
-from stateflow.checkpoint.pins import list_pins, pin, release
+from stateflow.checkpoint.pins import before_drop, list_pins, pin, read_pins, release
 from stateflow.checkpoint.processes import is_dead
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import Retention
@@ -181,6 +181,8 @@ class Job(JobHandle):
             record = decided if decided is not None and decided.carries_state else log.head
             # A restore or a rescale writes nothing, and the record of one has no outputs.
             written = written_places(log)
+        # A pin that cannot be read is for `verify` to report.
+        kept_as = before_drop(record.slot, read_pins(self.store, self.layout)[0]) if record else ""
         before = known_parameters(pipeline.function, record)
         values = {**before, **(parameters or {})}
         flow = permitted(pipeline, allow_non_restored_state).build(values)
@@ -194,6 +196,7 @@ class Job(JobHandle):
             counts=counts,
             written=written,
             read=folders_read(pipeline, before) if parameters else {},
+            kept_as=kept_as,
         )
 
     def run(

@@ -239,10 +239,11 @@ class _Run:
         check = compare(self.flow, self.job, writer.parent, written=written)
         if check.drops and writer.parent is not None:
             # Before the first batch: a few batches on, the run's own collection would have deleted it.
-            keep_before_drop(
+            tag = keep_before_drop(
                 self.store, self.layout, writer.parent.slot, owner=self.owner,
                 ids=lambda: uuid.uuid4().hex, clock=_micros,
             )  # fmt: skip
+            check = compare(self.flow, self.job, writer.parent, written=written, kept_as=tag)
         for sentence in check.warnings:
             self.warnings.add(sentence, sentence)
 

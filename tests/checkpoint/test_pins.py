@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from stateflow.checkpoint.pins import list_pins, pinned, release, tags
+from stateflow.checkpoint.pins import keep_before_drop, list_pins, pinned, release, tags
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import DeadMark, encode
 from stateflow.observe.status import status_of
@@ -55,6 +55,26 @@ def test_a_tag_name_is_used_once(world: World) -> None:
     with refused(UsageError, "has a tag 'v1' already"):
         world.tag(slot, "v1")
     assert len(list_pins(world.store, world.layout)) == 1
+
+
+def test_a_run_that_drops_something_takes_a_name_that_nobody_gave_to_another_checkpoint(world: World) -> None:
+    first, second = (kept.slot for kept in world.log().checkpoints)
+
+    def keep(slot: int) -> str:
+        return keep_before_drop(
+            world.store, world.layout, slot, owner=world.owner(), ids=world.ids, clock=world.clock
+        )
+
+    world.tag(first, f"before-drop-{second}")
+    free = f"before-drop-{second}-2"
+    # The second time as a later try of the same run.
+    assert [keep(second), keep(second)] == [free, free]
+    assert keep(first) == f"before-drop-{first}"
+    assert {name: made.slot for name, made in tags(world.store, world.layout).items()} == {
+        f"before-drop-{second}": first,
+        free: second,
+        f"before-drop-{first}": first,
+    }
 
 
 def test_of_two_tags_of_one_name_at_once_one_stays_or_none(world: World) -> None:

@@ -147,3 +147,19 @@ def test_the_run_that_reads_a_source_under_another_uid_keeps_the_checkpoint_that
     job.restore(kept, original, options=bench.options()).apply()
     assert bench.run(original).warnings == ()
     assert contents(spark, bench.folder / "totals", "total") == [111]
+
+
+@pytest.mark.slow
+def test_a_tag_of_the_name_that_a_run_would_take_means_what_it_meant_and_check_names_another(
+    bench: Workbench,
+) -> None:
+    job, original, renamed = bench.job("sums"), summing(bench, "a", "total"), summing(bench, "a", "total2")
+    for n in (1, 10):
+        bench.rows("a", [{"user": 1, "n": n}])
+        bench.run(original)
+    *_, first, before = [record.slot for record in bench.records("sums")]
+    job.tag(f"before-drop-{before}", f"checkpoint:{first}")
+    told = job.check(renamed, allow_non_restored_state=True).warnings
+    assert bench.run(renamed, allow_non_restored_state=True).warnings == told
+    assert lacking(told[0], (f"checkpoint {before}", f"tag:before-drop-{before}-2)")) == []
+    assert job.status().tags == {f"before-drop-{before}": first, f"before-drop-{before}-2": before}
