@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 # A process of its own: Spark's connector has to be there when Spark starts.
 SCRIPT = """
-import json, sys
+import json, sys, time
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +116,26 @@ produce("p", "p0 later")
 produce("p", "p1 later", partition=1)
 told["assigned"] += [ran(assigning("assigned", each)) for each in ([0], [0, 1])] + [rows("assigned")]
 told["across"] = [ran(assigning("across", [0], [1])), ran(assigning("across", [1], [0]))]
+
+
+def kept(name, numbers, **more):
+    return ran(pipeline(name, {"assign": json.dumps({"q": numbers}), **more}))
+
+
+topics.make("q", 2)
+produce("q", "q0")
+produce("q", "q1", partition=1)
+told["remade"] = [kept("remade", [0, 1]), kept("remade", [0])]
+topics.delete("q")
+deadline = time.monotonic() + 60
+while "q" in topics.names and time.monotonic() < deadline:
+    time.sleep(0.1)
+topics.make("q", 2)
+produce("q", "Q0", "Q0 later")
+produce("q", "Q1", "Q1 later", partition=1)
+accepts = {"failOnDataLoss": "false"}
+told["remade"] += [kept("remade", [0], **accepts), kept("remade", [0, 1]), kept("remade", [0])]
+told["remade"] += [kept("remade", [0, 1], **accepts), kept("remade", [0, 1]), rows("remade")]
 print(json.dumps(told))
 """
 
@@ -172,3 +192,16 @@ def test_a_partition_that_is_assigned_no_more_is_left_and_goes_on_when_it_comes_
 
 def test_partitions_that_change_streams_go_on_where_they_stood(told: dict[str, Any]) -> None:
     assert told["across"] == [[4, []], [0, []]]
+
+
+def test_a_partition_does_not_come_back_in_a_topic_that_was_made_anew_without_a_word(
+    told: dict[str, Any],
+) -> None:
+    first, (left, _), (others, [loss]), refusal, without, (back, [lost]), *after = told["remade"]
+    assert (first, left, others, without) == ([2, []], 0, 1, [0, []])
+    assert "'q' partition 0, which was made anew: 1 offsets" in loss, loss
+    for named in ("DisagreementError", "'events'", "'q'", "made anew", "failOnDataLoss=false"):
+        assert named in refusal, refusal
+    assert back == 1
+    assert "'q' partition 1, which was made anew: 1 offsets" in lost, lost
+    assert after == [[0, []], ["Q0 later", "Q1 later", "q0", "q1"]]

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stateflow.spark.sources.kafka_streams import KafkaStream, left_and_new, left_of_topics, settled
+from stateflow.format.records import LeftTopic, SourceState
+from stateflow.spark.sources.kafka_streams import (
+    KafkaStream,
+    left_and_new,
+    left_of_topics,
+    recorded_ids,
+    settled,
+)
 
 A, A1, B, C = ("a", 0), ("a", 1), ("b", 0), ("c", 0)
 IDS = {"a": "id of a", "b": "id of b", "c": "id of c"}
@@ -22,9 +29,10 @@ class Before:
     left: Mapping[tuple[str, int], int] = field(default_factory=dict)
     known: Mapping[str, str] = field(default_factory=lambda: IDS)
     now: Mapping[str, str] = field(default_factory=lambda: IDS)
+    left_ids: Mapping[str, str] = field(default_factory=lambda: IDS)
 
     def at(self, place: int) -> KafkaStream:
-        return KafkaStream(place, self.read, self.left, self.named, self.known, self.now)
+        return KafkaStream(place, self.read, self.left, self.named, self.known, self.now, self.left_ids)
 
 
 OTHER = {"a": "another a", "b": "id of b", "c": "id of c"}
@@ -43,6 +51,10 @@ OTHER = {"a": "another a", "b": "id of b", "c": "id of c"}
         ([Before({C: 4}, [C], {A: 2}), Before({B: 3}, [A, B], {A: 1})], [{C: 4}, {A: 1, B: 3}], [{A: 2}, {}], {}),
         ([Before({A: 2}, [C]), Before({B: 3}, [A, B], {A: 1})], [{}, {A: 1, B: 3}], [{A: 2}, {}], {1: {A}}),
         ([Before({A: 2}, [C], known=OTHER), Before({B: 3}, [A, B])], [{}, {B: 3}], [{A: 2}, {}], {1: {A}}),
+        (
+            [Before({C: 4}, [C], {A: 2}, left_ids=OTHER), Before({B: 3}, [A, B])],
+            [{C: 4}, {B: 3}], [{A: 2}, {}], {1: {A}},
+        ),
         ([Before({A: 2}, [C], known={}), Before({B: 3}, [A, B])], [{}, {B: 3}], [{A: 2}, {}], {1: {A}}),
         ([Before({A: 2}, [C]), Before({B: 3}, [A, B], now={})], [{}, {B: 3}], [{A: 2}, {}], {1: {A}}),
         (
@@ -56,7 +68,7 @@ OTHER = {"a": "another a", "b": "id of b", "c": "id of c"}
     ],
     ids=[
         "as it was", "swapped", "one topic moves", "one topic is left", "both read it", "one partition moves",
-        "left before", "left before by both", "two positions", "of another cluster", "an older record", "an older broker",
+        "left before", "left before by both", "two positions", "of another cluster", "of another topic", "an older record", "an older broker",
         "two leave it", "two name it",
     ],
 )  # fmt: skip
@@ -106,3 +118,63 @@ def test_a_partition_is_left_if_no_stream_names_it_and_one_goes_on_with_its_topi
     streams: list[Before], left: list[tuple[str, int]]
 ) -> None:
     assert left_of_topics([each.at(place) for place, each in enumerate(streams)]) == left
+
+
+def test_what_a_stream_has_left_keeps_the_id_that_it_was_read_under() -> None:
+    left = {
+        "0/a": LeftTopic({"1": 3}, "another a"),
+        "0/b": LeftTopic({"0": 3}),
+        "1/c": LeftTopic({"0": 3}, "id of c"),
+    }
+    recorded = SourceState(lines=('{"a":{"0":2}}', "-"), topic_ids={"0/a": "id of a"}, left=left)
+    assert recorded_ids(recorded, 0) == ({"a": "id of a"}, {"a": "another a"})
+    assert recorded_ids(recorded, 1) == ({}, {"c": "id of c"})
+
+
+@pytest.mark.parametrize(
+    ("stream", "anew", "back"),
+    [
+        (Before({A: 2}, [A, A1], {A1: 3}), [], {"a": "id of a"}),
+        (Before({A: 2}, [A, A1], {A1: 3}, left_ids=OTHER), [A1], {"a": "another a"}),
+        (Before({A: 2}, [A], {A1: 3}, left_ids=OTHER), [], {}),
+        (Before({A: 2}, [A, A1], {A1: 3}, left_ids={}), [], {}),
+        (Before({A: 2}, [A, A1], {A1: 3}, left_ids=OTHER, now={}), [], {"a": "another a"}),
+        (Before({A: 2}, [A], known=OTHER), [A], {}),
+        (Before({B: 2}, [A, A1, B], {A: 2, A1: 3}, left_ids=OTHER), [A, A1], {"a": "another a"}),
+        (Before({B: 2}, [A1, B], {A: 2}, left_ids=OTHER), [], {}),
+    ],
+    ids=[
+        "the same topic", "another one since", "it stays away", "an older record", "an older broker", "read under it",
+        "the whole topic comes back", "another partition comes",
+    ],
+)  # fmt: skip
+def test_a_partition_that_comes_back_is_one_of_the_topic_that_was_left(
+    stream: Before, anew: list[tuple[str, int]], back: dict[str, str]
+) -> None:
+    made = stream.at(0)
+    goes_on = settled([made]).here[0]
+    assert made.made_anew(goes_on) == anew
+    assert made.ids_back(goes_on) == back
+
+
+@pytest.mark.parametrize(
+    ("stream", "id"),
+    [
+        (Before({A: 2, A1: 3}, [A]), "id of a"),
+        (Before({A: 2}, [A], {A1: 3}, left_ids=OTHER), "another a"),
+        (Before({A: 2}, [("a", 2)], {A1: 3}, left_ids=OTHER), "another a"),
+        (Before({A: 2}, [("a", 2)], {A1: 3}, known=OTHER), "another a"),
+        (Before({A: 2}, [B], {A1: 3}, left_ids=OTHER, now={"b": "id of b"}), "another a"),
+        (Before({A: 2}, [B], {A1: 3}, left_ids={}), "id of a"),
+        (Before({A: 2}, [B], known={}, now={}), ""),
+    ],
+    ids=[
+        "left now", "left before", "one of each", "one of each, read under the older", "one of each, none asked for",
+        "an older record of it", "an older broker",
+    ],
+)  # fmt: skip
+def test_partitions_that_are_left_at_different_times_keep_the_id_of_the_topic_that_is_gone(
+    stream: Before, id: str
+) -> None:
+    made = stream.at(0)
+    assert made.id_to_leave(settled([made]).away[0].keys()) == id

@@ -144,12 +144,12 @@ def test_what_to_do_about_input_that_cannot_be_read_again(by_code: bool, slots: 
         ({A: 1, B: 0}, (), ["'orders' partition 0.*2 offsets are lost", "'orders' partition 1.*1 offsets are lost"]),
         ({A: 12}, (), ["now ends at 9"]),
         ({C: 4}, (), ["partition 10 up to offset 4, but it is gone"]),
-        ({A: 3, B: 2}, ("orders",), ["partition 1, which was made anew: 1 offsets before it are not read"]),
+        ({A: 4, B: 2}, (B,), ["partition 1, which was made anew: 1 offsets before it are not read"]),
     ],
     ids=["nothing", "retention", "shorter", "a partition", "another topic"],
 )  # fmt: skip
 def test_a_loss_that_is_accepted_is_counted(
-    recorded: dict[tuple[str, int], int], anew: tuple[str, ...], words: list[str]
+    recorded: dict[tuple[str, int], int], anew: tuple[tuple[str, int], ...], words: list[str]
 ) -> None:
     said = accepted_losses("events", recorded, {A: 3, B: 1}, {A: 9, B: 2}, anew)
     assert len(said) == len(words)

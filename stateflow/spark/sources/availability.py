@@ -168,15 +168,14 @@ def _check_kafka(
     for leaf, stream in zip(leaves, streams, strict=True):
         earliest, latest = ranges[leaf.place]
         here = goes_on.here[leaf.place]
-        known = {topic: stream.known_ids.get(topic) for topic in leaf.topic_ids}
         # A partition that a pipeline assigns only now may be as old as its topic.
         expected = here if "assign" in leaf.options else with_added(here, earliest)
         if _must_not_lose(leaf):
-            check_same_topics(uid, known, leaf.topic_ids)
+            check_same_topics(uid, stream.known_ids, leaf.topic_ids)
+            check_same_topics(uid, stream.ids_back(here), leaf.topic_ids)
             check_kafka(uid, expected, earliest, latest)
         else:
-            anew = made_anew(known, leaf.topic_ids)
-            found.losses += accepted_losses(uid, expected, earliest, latest, anew)
+            found.losses += accepted_losses(uid, expected, earliest, latest, stream.made_anew(here))
         # The next run would ask once more about what this one has accepted, unless its record has it.
         begun = {at: earliest.get(at, 0) for at in goes_on.unsure.get(leaf.place, ()) if at not in here}
         # Of topics that are all new Spark has to be told more than those that are cut: a line without a topic is none of Kafka.
@@ -205,7 +204,8 @@ def _stream_of(leaf: LeafDescription, recorded: SourceState, earliest: Partition
         topics = topics_of(leaf.options) or {topic for topic, _ in (*read, *earliest)}
         # Brokers do not tell of a partition that is gone.
         named = {at for at in (*earliest, *recorded_partitions(recorded)) if at[0] in topics}
-    return KafkaStream(leaf.place, read, left, named, recorded_ids(recorded, leaf.place), leaf.topic_ids)
+    known_ids, left_ids = recorded_ids(recorded, leaf.place)
+    return KafkaStream(leaf.place, read, left, named, known_ids, leaf.topic_ids, left_ids)
 
 
 def _moved(
@@ -223,10 +223,13 @@ def _moved(
         for topic in {at[0] for at in (*stream.read, *stream.left)}:
             ids.pop(f"{place}/{topic}", None)
             left.pop(f"{place}/{topic}", None)
-        known = {**stream.ids, **stream.known_ids}
+        # The ids under which partitions were read stay until a batch has read them under others. Maybe none comes.
+        known = {**stream.ids, **stream.known_ids, **stream.ids_back(here)}
         ids |= {f"{place}/{topic}": known[topic] for topic, _ in here if topic in known}
         left |= {
-            f"{place}/{topic}": LeftTopic(offsets, stream.known_ids.get(topic, ""))
+            f"{place}/{topic}": LeftTopic(
+                offsets, stream.id_to_leave([(topic, int(number)) for number in offsets])
+            )
             for topic, offsets in json.loads(line_of(away[place])).items()
         }
     read = {at for here in goes_on.values() for at in here}

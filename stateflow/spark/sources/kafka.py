@@ -94,16 +94,20 @@ def check_kafka(uid: str, recorded: Partitions, earliest: Partitions, latest: Pa
 
 
 def accepted_losses(
-    uid: str, recorded: Partitions, earliest: Partitions, latest: Partitions, anew: Collection[str]
+    uid: str,
+    recorded: Partitions,
+    earliest: Partitions,
+    latest: Partitions,
+    anew: Collection[tuple[str, int]],
 ) -> list[str]:
-    """What a source with failOnDataLoss=false goes on without, a sentence for each partition. `anew`: topics with another id."""
+    """What a source with failOnDataLoss=false goes on without, a sentence for each partition. `anew`: those whose topic has another id."""
     found = []
     for (topic, partition), offset in sorted(recorded.items()):
         at = (topic, partition)
         loss = missing_offsets({at: offset}, earliest, latest)
         if loss and at in earliest and offset < earliest[at]:
             loss += f": {earliest[at] - offset} offsets are lost"
-        elif not loss and topic in anew and offset > earliest[at]:
+        elif not loss and at in anew and offset > earliest[at]:
             loss = (
                 f"goes on at offset {offset} of topic {topic!r} partition {partition}, which was made anew: "
                 f"{offset - earliest[at]} offsets before it are not read"

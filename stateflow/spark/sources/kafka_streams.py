@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import kind_of
@@ -24,9 +24,38 @@ class KafkaStream:
     named: Collection[Partition]
     """Those that it names today."""
     known_ids: Mapping[str, str]
-    """What brokers called the topics that the record has of it."""
+    """What brokers called the topics that it has read, by the record."""
     ids: Mapping[str, str]
     """What they call those that it names, as far as they tell it."""
+    left_ids: Mapping[str, str] = field(default_factory=dict)
+    """What they called those that it has left before. The other partitions of such a topic may be those of one that was made anew since."""
+
+    def ids_back(self, goes_on: Partitions) -> dict[str, str]:
+        """The ids that topics had when the stream left those of their partitions that it goes on with again."""
+        back = {at[0] for at in goes_on if self._was_left(at)}
+        return {topic: self.left_ids[topic] for topic in sorted(back) if topic in self.left_ids}
+
+    def made_anew(self, goes_on: Partitions) -> list[Partition]:
+        """Those of the partitions whose topic has another id than when they were read."""
+        return [at for at in sorted(goes_on) if self._is_gone(at[0], self.known_id(at))]
+
+    def known_id(self, at: Partition) -> str:
+        """What brokers called the topic of a partition when the stream read it; empty where the record does not say."""
+        return (self.left_ids if self._was_left(at) else self.known_ids).get(at[0], "")
+
+    def id_to_leave(self, left: Collection[Partition]) -> str:
+        """The id of a topic whose partitions are left. The record has one for all of them. Where they have several, it is that of a topic that is
+        gone: with the newer one, a partition of the other topic would go on in it without a word."""
+        # Those that were left before come first: their topic is the older one, also where brokers do not tell.
+        ids = [(at[0], self.known_id(at)) for at in sorted(left, key=self.read.__contains__)]
+        known = [id for _, id in ids if id]
+        return next((id for topic, id in ids if self._is_gone(topic, id)), known[0] if known else "")
+
+    def _was_left(self, at: Partition) -> bool:
+        return at in self.left and at not in self.read
+
+    def _is_gone(self, topic: str, id: str) -> bool:
+        return bool(id) and self.ids.get(topic, id) != id
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +81,10 @@ def recorded_partitions(recorded: SourceState) -> Collection[Partition]:
     return {at for known in (*lines, _left(recorded)) for at in known}
 
 
-def recorded_ids(recorded: SourceState, place: int) -> dict[str, str]:
-    """What brokers called the topics that a stream has read, with those that it has left."""
-    ids = {**{name: topic.id for name, topic in recorded.left.items() if topic.id}, **recorded.topic_ids}
-    return {name.partition("/")[2]: id for name, id in ids.items() if name.startswith(f"{place}/")}
+def recorded_ids(recorded: SourceState, place: int) -> tuple[dict[str, str], dict[str, str]]:
+    """What brokers called the topics that a stream has read, and those that it has left."""
+    left = {name: topic.id for name, topic in recorded.left.items() if topic.id}
+    return _of_stream(recorded.topic_ids, place), _of_stream(left, place)
 
 
 def settled(streams: Sequence[KafkaStream]) -> Settled:
@@ -68,7 +97,7 @@ def settled(streams: Sequence[KafkaStream]) -> Settled:
     for taker in streams:
         for at, givers in _offered(taker, streams):
             rivals = [each for each in streams if at in each.named and at not in each.read]
-            if len(givers) > 1 or len(rivals) > 1 or at in taker.left or not _same(at[0], givers[0], taker):
+            if len(givers) > 1 or len(rivals) > 1 or at in taker.left or not _same(at, givers[0], taker):
                 unsure.setdefault(taker.place, set()).add(at)
             else:
                 here[taker.place][at] = away[givers[0].place].pop(at)
@@ -105,8 +134,12 @@ def _offered(
             yield at, givers
 
 
-def _same(topic: str, giver: KafkaStream, taker: KafkaStream) -> bool:
-    return topic in taker.ids and giver.known_ids.get(topic) == taker.ids[topic]
+def _same(at: Partition, giver: KafkaStream, taker: KafkaStream) -> bool:
+    return at[0] in taker.ids and giver.known_id(at) == taker.ids[at[0]]
+
+
+def _of_stream(ids: Mapping[str, str], place: int) -> dict[str, str]:
+    return {name.partition("/")[2]: id for name, id in ids.items() if name.startswith(f"{place}/")}
 
 
 def _left(recorded: SourceState, stream: str = "") -> dict[Partition, int]:
