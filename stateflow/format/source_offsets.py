@@ -16,6 +16,8 @@ from stateflow.format.records import SourceState
 
 NOTHING = "-"
 """The line of a leaf that has not had data yet."""
+_NO_TOPIC = "{}"
+"""The line of a leaf of Kafka whose pattern has matched no topic yet. One of another kind may write the same of itself."""
 UNDER_NEW_UIDS = "a new uid, and the operators behind it and all their other sources, too, and run once with --allow-non-restored-state"
 """What to give a source that is to be read once more, from its beginning, by operators that begin anew."""
 _NO_OFFSET = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -86,7 +88,9 @@ def check_same_source(source: SourceLeaves, recorded: SourceState) -> None:
             "stream each"
         )
     for leaf, (line, kind) in enumerate(zip(recorded.lines, source.kinds, strict=False)):
-        before = "" if line == NOTHING else recorded.kind if recorded.kind in CONNECTED else kind_of(line)
+        before = recorded.kind if recorded.kind in CONNECTED else kind_of(line)
+        if line == NOTHING or (kind == "kafka" and before == "other" and line == _NO_TOPIC):
+            before = ""
         if not _goes_on(before, kind, sure=bool(recorded.topic_ids)):
             stream = f" (stream {leaf})" if source.leaves > 1 else ""
             raise IncompatibleError(

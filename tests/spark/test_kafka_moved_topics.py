@@ -136,6 +136,14 @@ produce("q", "Q1", "Q1 later", partition=1)
 accepts = {"failOnDataLoss": "false"}
 told["remade"] += [kept("remade", [0], **accepts), kept("remade", [0, 1]), kept("remade", [0])]
 told["remade"] += [kept("remade", [0, 1], **accepts), kept("remade", [0, 1]), rows("remade")]
+
+alone = pipeline("alone", {"subscribePattern": "z.*"})
+beside = pipeline("beside", {"subscribe": "c"}, {"subscribePattern": "z.*"})
+told["unmatched"] = [[ran(made), ran(made)] for made in (alone, beside)]
+produce("c", "c1")
+topics.make("z", 1)
+produce("z", "z0", "z1")
+told["unmatched"] += [[ran(made), rows(made.name)] for made in (alone, beside)]
 print(json.dumps(told))
 """
 
@@ -205,3 +213,12 @@ def test_a_partition_does_not_come_back_in_a_topic_that_was_made_anew_without_a_
     assert back == 1
     assert "'q' partition 1, which was made anew: 1 offsets" in lost, lost
     assert after == [[0, []], ["Q0 later", "Q1 later", "q0", "q1"]]
+
+
+def test_a_pattern_that_matches_no_topic_yet_reads_the_first_one_from_its_beginning(
+    told: dict[str, Any],
+) -> None:
+    alone, beside, alone_then, beside_then = told["unmatched"]
+    assert (alone, beside) == ([[0, []], [0, []]], [[1, []], [0, []]])
+    assert alone_then == [[2, []], ["z0", "z1"]]
+    assert beside_then == [[3, []], ["c0", "c1", "z0", "z1"]]

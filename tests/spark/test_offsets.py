@@ -91,6 +91,16 @@ def test_a_source_that_became_another_is_refused() -> None:
     check_same_source(SourceLeaves("b", 2, ("file", "other")), SourceState(lines=("-", KAFKA)))
 
 
+def test_a_pattern_of_kafka_that_has_matched_no_topic_has_read_nothing() -> None:
+    no_topic = SourceState(lines=(KAFKA, "{}"), kind="other", topic_ids={"0/orders": "x"})
+    check_same_source(SourceLeaves("b", 2, ("kafka", "kafka")), no_topic)
+    assert joined_lines([SourceLeaves("b", 2, ("kafka", "kafka"))], {"b": no_topic}) == (KAFKA, "{}")
+    with refused(IncompatibleError, "'b' (stream 1)", "a delta source"):
+        check_same_source(SourceLeaves("b", 2, ("kafka", "delta")), no_topic)
+    with refused(IncompatibleError, "'b'", "a kafka source", "an iceberg position"):
+        check_same_source(SourceLeaves("b", 1, ("kafka",)), SourceState(lines=("{}",), kind="iceberg"))
+
+
 def test_an_offset_that_somebody_has_typed_is_one_of_its_source() -> None:
     check_given("b", ("delta",), DELTA % (8, -1, "false"))
     check_given("b", ("kafka",), KAFKA)
