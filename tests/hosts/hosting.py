@@ -56,6 +56,8 @@ class Host:
             **{name: value for name, value in os.environ.items() if not name.startswith("STATEFLOW_")},
             "STATEFLOW_CACHE_DIR": str(self.cache),
             "STATEFLOW_CHECKPOINT_DIR": str(folder / "checkpoints"),
+            # What one test installs there, the hosts of others do not see.
+            "PYTHONUSERBASE": str(folder / "user"),
         }
 
     def stateflow(

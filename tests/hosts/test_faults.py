@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,11 +112,16 @@ def test_after_so_many_runs_another_application_takes_the_name_and_is_drained(tm
 
 
 def test_a_changed_package_replaces_the_application(lasting: Host) -> None:
-    from stateflow.hosts import upgrades
-
     first = eventually(lasting.shown, "an application takes runs", 120)
     project = lasting.project("upgraded")
-    os.utime(upgrades.__file__)
+    # A package is installed for the user who has started the host.
+    (
+        lasting.folder
+        / "user"
+        / "lib"
+        / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        / "site-packages"
+    ).mkdir(parents=True)
     refused = lasting.run(project, "--host-wait", "0")
     assert refused.returncode == 8
     assert "was changed since it started, and its replacement is not ready" in refused.stderr
