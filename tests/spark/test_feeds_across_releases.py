@@ -230,5 +230,9 @@ def test_a_replay_goes_through_the_batch_that_tells_of_a_changed_type(job: Relea
     # Code of today over a batch from before it tells of the change there.
     report = job.replay(new, second, last)
     sink = report.document()["sinks"][0]
-    assert (sink["gone"], sink["new"], sink["different"]) == (2, 2, 0)
-    assert {(each["after"] or each["before"])["kind"] for each in sink["changes"]} == {"evolve"}
+    assert (sink["gone"], sink["new"], sink["different"]) == (2, 2, 1)
+    assert {(each["after"] or each["before"])["kind"] for each in sink["changes"]} == {"evolve", "put"}
+    [put] = [each for each in sink["changes"] if each["kind"] == "different"]
+    assert put["before"]["after"] == {"amount": 2.0}
+    assert put["after"]["after"] == {"amount": 2.0, "orders": 7}, "today's code says a field more of it"
+    assert [each.partition(" ")[0] for each in sink["retyped"]] == ["before", "after"]
