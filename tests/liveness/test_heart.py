@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -10,7 +12,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import (
@@ -23,6 +24,7 @@ from stateflow.checkpoint.control import (
     request_stop,
 )
 from stateflow.cli.run import AnnouncedStop
+from stateflow.cli.streams import open_unfailing
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.liveness.heart import Heart
@@ -122,7 +124,9 @@ def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
     job = MadeJob(tmp_path)
     stop = AnnouncedStop()
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        monkeypatch.setattr("stateflow.cli.output._console", lambda stream, **_: Console(file=full))
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.setattr(sys, "stderr", full)
+        open_unfailing()
         with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
             heart.begin(job.writer.epoch)
             request_stop(
