@@ -24,24 +24,9 @@ NAMED = "stateflow_pipeline"
 `__wrapped__`."""
 _LIBRARY = Path(__file__).resolve().parents[1]
 _HARMLESS = frozenset(
-    [
-        "antigravity",
-        "cmd",
-        "code",
-        "curses",
-        "idlelib",
-        "lib2to3",
-        "sched",
-        "site",
-        "test",
-        "this",
-        "tkinter",
-        "trace",
-        "turtle",
-        "venv",
-        "wave",
-    ]
-)
+    ("antigravity", "cmd", "code", "curses", "idlelib", "lib2to3", "sched", "site", "test", "this", "tkinter", "trace", "turtle",
+     "venv", "wave")
+)  # fmt: skip
 """Modules of Python's that no worker imports, by whose names people call files."""
 _MEANT = frozenset(sys.stdlib_module_names) - frozenset(sys.builtin_module_names) - _HARMLESS | {
     "delta", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "rocksdict", "stateflow",

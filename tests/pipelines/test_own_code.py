@@ -17,6 +17,7 @@ import pytest
 from stateflow.errors import UsageError
 from stateflow.jobs.job import Job
 from stateflow.jobs.running import run_loaded
+from stateflow.pipelines.code.own_code import OwnFiles
 from stateflow.pipelines.loading import LoadedPipeline, load_pipeline
 from stateflow.spark.session.sent_modules import SentModules
 from stateflow.testing import FlowHarness
@@ -115,6 +116,10 @@ def test_what_is_the_same_is_not_imported_again(project: OwnProject) -> None:
     before = sys.modules["own_rates"]
     project.load()
     assert sys.modules["own_rates"] is before
+
+
+def test_a_pipeline_of_no_file_adds_no_working_folder_to_the_path_of_a_worker() -> None:
+    assert SentModules.of(OwnFiles(), "/modules") == SentModules(("/modules",))
 
 
 def test_a_worker_that_begins_later_has_them_too(project: OwnProject) -> None:

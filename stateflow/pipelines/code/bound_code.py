@@ -36,8 +36,8 @@ def bound_code(file: Path) -> BoundCode:
 
 
 def read_code(file: Path) -> tuple[BoundCode, OwnFiles, OwnFile]:
-    """The hashes, the Python files of which they are as others import them, and the file itself. Finds the files by the imports in their text, as `stateflow package` does. It runs
-    no code."""
+    """The hashes, the Python files of which they are as others import them, and the file itself. Finds the files by the imports in their
+    text, as `stateflow package` does. It runs no code."""
     found = sources(file, broken=True)
     hashes: dict[str, str] = {}
     own: dict[str, OwnFile] = {}

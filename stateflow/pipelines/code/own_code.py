@@ -51,13 +51,11 @@ class OwnFiles:
     @cached_property
     def modules(self) -> dict[str, str]:
         """The file of each module that they are when the folder is on Python's path."""
-        found = {}
-        for name in self.files:
-            parts = PurePath(name).with_suffix("").parts
-            # Python has some built in, whatever lies in a folder.
-            if parts[0] not in sys.builtin_module_names:
-                found[".".join(parts[:-1] if parts[-1] == _INIT else parts)] = name
-        return found
+        named = ((_module_name(PurePath(name)), name) for name in self.files)
+        # Python has some built in, whatever lies in a folder.
+        return {
+            module: name for module, name in named if module.partition(".")[0] not in sys.builtin_module_names
+        }
 
     def freeze(self) -> None:
         """From here on modules of these names are imported from these files as they are here. Those that the process has imported from other
@@ -89,8 +87,7 @@ class OwnFiles:
         path = _path(module)
         if path is None or not self.folder or not PurePath(path).is_relative_to(self.folder):
             return False
-        parts = PurePath(path).relative_to(self.folder).with_suffix("").parts
-        return ".".join(parts[:-1] if parts[-1] == _INIT else parts) == name
+        return _module_name(PurePath(path).relative_to(self.folder)) == name
 
     def _has(self, name: str, module: ModuleType) -> bool:
         """Whether an imported module is the one of this name here."""
@@ -135,6 +132,12 @@ class OwnFinder:
 _FINDER = OwnFinder()
 _NOTHING = ModuleType("nothing")
 _BEGAN = time.time()
+
+
+def _module_name(file: PurePath) -> str:
+    """Of a file below a folder on Python's path."""
+    parts = file.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == _INIT else parts)
 
 
 def _loader(module: ModuleType) -> object:

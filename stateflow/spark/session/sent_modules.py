@@ -21,6 +21,8 @@ class SentModules:
     @classmethod
     def of(cls, own: OwnFiles, *others: str) -> SentModules:
         """`others`: further folders to look in."""
+        if not own.folder:  # a pipeline that was loaded from no file
+            return cls(others)
         bodies = {name: (file.digest, file.body) for name, file in own.files.items()}
         return cls((own.folder, *others), zlib.compress(marshal.dumps(bodies)))
 
