@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
 from typing import Any
@@ -36,8 +36,8 @@ from stateflow.reading.diff import ComparedSnapshot, Differences, names_of_state
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.spark.batches.batch_attempt import BatchAttempt
-from stateflow.spark.session.sent_modules import NO_MODULES, SentModules
-from stateflow.spark.session.shipping import packed, unpacked
+from stateflow.spark.session.sent_modules import SentModules
+from stateflow.spark.session.shipping import parcel
 from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.state_feeds import ROWS, TaskFeed
 from stateflow.spark.task.storage import TaskStorage
@@ -106,10 +106,10 @@ class ChangesBetween:
         records = [record for record in (self.parent, self.shown) if record is not None]
         operator = next(record.operators[self.uid] for record in records if self.uid in record.operators)
         shares = sum(map(len, operator.shards))
-        code, sent_modules = packed(replace(self, sent_modules=NO_MODULES)), self.sent_modules
+        open_parcel = parcel(self)
 
         def run(batches: Iterator[Any]) -> Iterator[Any]:
-            task: ChangesBetween = unpacked(code, sent_modules)
+            task: ChangesBetween = open_parcel()
             make = task.evolved_rows if kind == "evolve" else task.rows_between
             for batch in batches:
                 for share in batch.column(0).to_pylist():

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from inspect import Parameter, signature
 from types import ModuleType, new_class
 from typing import Any, get_type_hints
@@ -50,6 +52,11 @@ def packed(value: Any) -> bytes:
                 "connections, locks) out of operators, or make it in open()"
             ) from error
         return file.getvalue()
+
+
+def parcel(task: Any) -> Callable[[], Any]:
+    """Unpickles the task in the worker, with the modules that it names. These go beside it, for its code needs them to be read."""
+    return partial(unpacked, packed(replace(task, sent_modules=NO_MODULES)), task.sent_modules)
 
 
 def unpacked(data: bytes, sent_modules: SentModules = NO_MODULES) -> Any:

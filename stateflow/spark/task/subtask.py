@@ -10,7 +10,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, groupby
 from operator import itemgetter
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.keyed import StreamError
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
 from stateflow.spark.session.sent_modules import NO_MODULES, SentModules
-from stateflow.spark.session.shipping import packed, unpacked
+from stateflow.spark.session.shipping import parcel
 from stateflow.spark.task.acks import WIDEST, Ack
 from stateflow.spark.task.failures import task_error
 from stateflow.spark.task.shards import TaskShards, Timers
@@ -172,11 +172,11 @@ class Widest:
 
 def worker(task: Task, acks: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for `mapInArrow`."""
-    code, sent_modules = packed(replace(task, sent_modules=NO_MODULES)), task.sent_modules
+    open_parcel = parcel(task)
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         try:
-            yield from Subtask(unpacked(code, sent_modules), batches).run(acks)
+            yield from Subtask(open_parcel(), batches).run(acks)
         except StreamError as error:
             cause = error.cause
             raise (task_error(cause) if isinstance(cause, StateflowError) else cause) from cause
