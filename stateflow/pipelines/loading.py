@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +25,9 @@ NAMED = "stateflow_pipeline"
 """A scheduler's decorator that wraps a pipeline function puts the pipeline's name into this attribute, and the function into
 `__wrapped__`."""
 _LIBRARY = Path(__file__).resolve().parents[1]
+_LOADS = itertools.count(2)
+_ONE_BY_ONE = threading.RLock()
+"""What a file imports while it loads is beside it, whatever another thread loads."""
 _HARMLESS = frozenset(
     ("antigravity", "cmd", "code", "curses", "idlelib", "lib2to3", "sched", "site", "test", "this", "tkinter", "trace", "turtle",
      "venv", "wave")
@@ -75,8 +80,9 @@ def load_pipeline(
         versions["modules"] = f"sha256:{code.digest}"
     if revision:
         versions["revision"] = revision
-    own_files.freeze()
-    module = _module(path, own, UsageError, f"`stateflow check {path}` tells when the file loads")
+    with _ONE_BY_ONE:
+        own_files.freeze()
+        module = _module(path, own, UsageError, f"`stateflow check {path}` tells when the file loads")
     by_variable = {
         variable: replace(
             pipeline,
@@ -175,6 +181,9 @@ def _module(path: Path, own: OwnFile, failed: type[StateflowError], next_step: s
     name = f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if not name.isidentifier():
         name = MODULE_PREFIX + name.rpartition("_")[2]
+    # The classes of an earlier load find the types of their fields by the name of their module, and another thread may do so just now.
+    if name in sys.modules:
+        name = f"{name}_{next(_LOADS)}"
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path, loader=OwnLoader(name, str(path), own))

@@ -78,6 +78,8 @@ class OwnProject:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Any:
+    # An import in a test would find the modules of the pipeline that was loaded last.
+    OwnFiles(str(tmp_path)).freeze()
     yield OwnProject(tmp_path)
     for name in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[name]
@@ -282,6 +284,21 @@ def test_an_installed_package_whose_folder_is_continued_beside_a_pipeline_stays(
     assert targets(load_pipeline("p.py", project.folder)) == ["/x/1"]
     assert sys.modules["own_space.theirs"] is theirs
     sys.path.remove(installed)
+
+
+def test_classes_of_an_earlier_load_keep_the_types_of_their_fields(project: OwnProject) -> None:
+    text = PIPELINE.replace(
+        "import stateflow as sf",
+        "from __future__ import annotations\nimport stateflow as sf\nfrom dataclasses import dataclass"
+        "\nKind = int\n@dataclass\nclass Row:\n    user: int\n    amount: Kind",
+    )
+    text = text.replace('"user int, amount int"', "Row").replace("user int, total", "user long, total")
+    written(project.folder, p=text)
+    first = load_pipeline("p.py", project.folder).pipeline
+    written(project.folder, p=text.replace("Kind = int", "Kind = str"))
+    second = load_pipeline("p.py", project.folder).pipeline
+    rows = [each.build({"input": "/in", "output": "/out"}).sources[0].rows for each in (first, second)]
+    assert [each and str(each.fields[1].type) for each in rows] == ["bigint", "string"]
 
 
 @pytest.mark.slow
