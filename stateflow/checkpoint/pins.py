@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Literal, TypeVar
 
 from stateflow.checkpoint.log import LISTINGS, BodyCache, Log, SlotContent, read_body, read_log
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
@@ -15,6 +15,10 @@ from stateflow.format.records import Outcome, Owner, Pin, Record, decode, encode
 from stateflow.storage.store import Store, create_once
 
 _log = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
+_Held = TypeVar("_Held")
+_TRIES = 5
 
 PinKind = Literal["tag", "savepoint", "fork", "reader", "abandoned"]
 
@@ -169,6 +173,21 @@ def pinned(
         except StateflowError as error:
             # Only logged: the block is done, or its own error says more.
             _log.warning("a pin of job %s stays, until `stateflow gc` is run: %s", layout.job, error)
+
+
+def found_and_held(
+    find: Callable[[], _Found], hold: Callable[[_Found], _Held], *, again: bool = True
+) -> tuple[_Found, _Held]:
+    """What `find` returns, and what `hold` makes of it by pinning. What is the newest may be collected before it is pinned: then it is
+    looked for anew, unless the caller has named one record and wants no other (`again`)."""
+    for tries_left in reversed(range(_TRIES if again else 1)):
+        found = find()
+        try:
+            return found, hold(found)
+        except NotFoundError:
+            if not tries_left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def read_with_pins(

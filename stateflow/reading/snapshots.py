@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.names import LatestCheckpoint, Name, parse, slot_of
-from stateflow.checkpoint.pins import pin, release
+from stateflow.checkpoint.pins import found_and_held, pin, release
 from stateflow.config.options import cache_of, scratch_parent
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Pin, Record, Shard
 from stateflow.reading.query import StateReader
@@ -25,8 +25,6 @@ from stateflow.storage.store import Store
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
-
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -114,26 +112,23 @@ def savepoint_reader(context: ReaderContext, url: str, job: str = "") -> Iterato
 
 
 def _pinned(job: JobHandle, name: Name, owner: Owner) -> tuple[Record, Pin]:
-    for tries_left in reversed(range(_TRIES)):
+    def find() -> Record:
         log = job.log()
-        record = log.record(slot_of(name, job, log))
-        try:
-            record_pin = pin(
-                job.store,
-                job.layout,
-                record.slot,
-                kind="reader",
-                owner=owner,
-                ids=job.new_id,
-                clock=job.clock,
-                reason="query",
-            )
-            return record, record_pin
-        except NotFoundError:
-            # The record that was the newest a moment ago may be collected by now.
-            if name != LatestCheckpoint() or not tries_left:
-                raise
-    raise AssertionError("the last try returns or raises")
+        return log.record(slot_of(name, job, log))
+
+    def hold(record: Record) -> Pin:
+        return pin(
+            job.store,
+            job.layout,
+            record.slot,
+            kind="reader",
+            owner=owner,
+            ids=job.new_id,
+            clock=job.clock,
+            reason="query",
+        )
+
+    return found_and_held(find, hold, again=name == LatestCheckpoint())
 
 
 __all__ = ["ReaderContext", "checkpoint_reader", "reader_context", "savepoint_reader"]

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.pins import pinned
-from stateflow.errors import NotFoundError
+from stateflow.checkpoint.pins import found_and_held, pinned
 from stateflow.replay.evaluation import records_read
 from stateflow.replay.span import Step, newest_batches, span
-
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -30,23 +27,20 @@ class HeldBatches:
 def held_newest(job: JobHandle, count: int) -> Iterator[HeldBatches]:
     """The newest `count` batches, or those of them that can be run again. They are pinned at once and until the block ends: a pipeline may
     take long to build, and a run collects the oldest of them meanwhile."""
-    with ExitStack() as until_the_end:
-        for tries_left in reversed(range(_TRIES)):
-            log = job.log()
-            cut = newest_batches(log, count)
-            steps = span(log, cut.first, cut.last)
-            try:
-                _pin(job, sorted(record.slot for record in records_read(log, steps)), until_the_end)
-                break
-            except NotFoundError:
-                # One that was there a moment ago is collected by now: which ones are the newest is asked again.
-                if not tries_left:
-                    raise
-        yield HeldBatches(log, steps, cut.note)
+
+    def find() -> HeldBatches:
+        log = job.log()
+        cut = newest_batches(log, count)
+        return HeldBatches(log, span(log, cut.first, cut.last), cut.note)
+
+    batches, pins = found_and_held(find, lambda found: _pins(job, found))
+    with pins:
+        yield batches
 
 
-def _pin(job: JobHandle, slots: Sequence[int], until_the_end: ExitStack) -> None:
+def _pins(job: JobHandle, found: HeldBatches) -> ExitStack:
     """Pins all of them or none, the oldest first: it is the next to be collected."""
+    slots = sorted(record.slot for record in records_read(found.log, found.steps))
     with ExitStack() as pins:
         for slot in slots:
             pins.enter_context(
@@ -55,4 +49,4 @@ def _pin(job: JobHandle, slots: Sequence[int], until_the_end: ExitStack) -> None
                     reason="replay",
                 )
             )  # fmt: skip
-        until_the_end.push(pins.pop_all())
+        return pins.pop_all()

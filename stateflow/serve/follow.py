@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, list_jobs, read_identity, read_log
 from stateflow.checkpoint.names import complete_records, head_of, parse, slot_of
-from stateflow.checkpoint.pins import list_pins, pin, release
+from stateflow.checkpoint.pins import found_and_held, list_pins, pin, release
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
@@ -22,7 +22,6 @@ from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.backends.openings import OpenShards
 
 _log = logging.getLogger(__name__)
-_TRIES = 5
 
 
 @dataclass(slots=True)
@@ -134,29 +133,33 @@ class FollowedJob:
 
     def _pin_newest(self) -> tuple[Record, str] | None:
         """Pins the newest checkpoint. Returns it with the pin's id; None when it is served already."""
-        for tries_left in reversed(range(_TRIES)):
+        served = self._served
+
+        def find() -> Record | None:
             head = head_of(read_log(self._store, self._layout, cache=self._bodies))
-            served = self._served
-            if served is not None and (served.record.job, served.record.writer) == (head.job, head.writer):
-                return None
-            try:
-                reader_pin = pin(
-                    self._store,
-                    self._layout,
-                    head.slot,
-                    kind="reader",
-                    owner=self._owner,
-                    ids=self._ids,
-                    clock=self._context.clock,
-                    name="serve",
-                    reason="stateflow serve",
-                )
-                return head, reader_pin.id
-            except NotFoundError:
-                # It was the newest a moment ago and has been collected since.
-                if not tries_left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+            known = served is not None and (served.record.job, served.record.writer) == (
+                head.job,
+                head.writer,
+            )
+            return None if known else head
+
+        def hold(head: Record | None) -> str:
+            if head is None:
+                return ""
+            return pin(
+                self._store,
+                self._layout,
+                head.slot,
+                kind="reader",
+                owner=self._owner,
+                ids=self._ids,
+                clock=self._context.clock,
+                name="serve",
+                reason="stateflow serve",
+            ).id
+
+        head, pin_id = found_and_held(find, hold)
+        return (head, pin_id) if head else None
 
     def _switch_to(self, record: Record, pin_id: str) -> None:
         reader = self._context.reader(record, self._shards)

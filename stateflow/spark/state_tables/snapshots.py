@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.names import LatestCheckpoint, parse, slot_of
-from stateflow.checkpoint.pins import pinned
+from stateflow.checkpoint.pins import found_and_held, pinned
 from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
@@ -23,7 +23,6 @@ from stateflow.state.backends.choice import open_reader
 from stateflow.storage.roots import open_store
 
 LATEST = "latest"
-_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -139,18 +138,17 @@ def checkpoint_of(job: str, which: str, options: Options) -> TableSnapshot:
 def held_checkpoint(job: str, which: str, options: Options, reason: str) -> Iterator[TableSnapshot]:
     """Like `checkpoint_of`, pinned from here to the end of the block: Spark takes seconds to start, and a run that goes on may collect
     the checkpoint meanwhile."""
-    with ExitStack() as until_the_end:
-        for tries_left in reversed(range(_TRIES)):
-            snapshot = checkpoint_of(job, which, options)
-            assert snapshot.owner is not None, "a checkpoint has a job"
-            by = snapshot.owner
-            try:
-                until_the_end.enter_context(snapshot.pinned(by.owner(), by.new_id, by.clock, reason))
-                break
-            except NotFoundError:
-                # The record that was the newest a moment ago may be collected by now.
-                if parse(which) != LatestCheckpoint() or not tries_left:
-                    raise
+
+    def hold(snapshot: TableSnapshot) -> ExitStack:
+        by = snapshot.owner
+        assert by is not None, "a checkpoint has a job"
+        with ExitStack() as pins:
+            pins.enter_context(snapshot.pinned(by.owner(), by.new_id, by.clock, reason))
+            return pins.pop_all()
+
+    newest = parse(which) == LatestCheckpoint()
+    snapshot, pins = found_and_held(lambda: checkpoint_of(job, which, options), hold, again=newest)
+    with pins:
         yield snapshot
 
 
