@@ -17,10 +17,9 @@ from typing import Any
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError, UserCodeError
 from stateflow.pipelines.code.bound_code import read_code
-from stateflow.pipelines.code.own_code import OwnFile, OwnLoader
+from stateflow.pipelines.code.own_code import MODULE_PREFIX, OwnFile, OwnLoader
 from stateflow.pipelines.pipeline import Pipeline
 
-MODULE_PREFIX = "_stateflow_pipeline_"
 NAMED = "stateflow_pipeline"
 """A scheduler's decorator that wraps a pipeline function puts the pipeline's name into this attribute, and the function into
 `__wrapped__`."""

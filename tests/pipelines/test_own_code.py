@@ -16,7 +16,7 @@ import pytest
 
 from stateflow.errors import UsageError
 from stateflow.jobs.job import Job
-from stateflow.jobs.running import run_loaded
+from stateflow.jobs.running import run_loaded, shipped
 from stateflow.pipelines.code.own_code import OwnFiles
 from stateflow.pipelines.loading import LoadedPipeline, load_pipeline
 from stateflow.spark.session.sent_modules import SentModules
@@ -299,6 +299,25 @@ def test_classes_of_an_earlier_load_keep_the_types_of_their_fields(project: OwnP
     second = load_pipeline("p.py", project.folder).pipeline
     rows = [each.build({"input": "/in", "output": "/out"}).sources[0].rows for each in (first, second)]
     assert [each and str(each.fields[1].type) for each in rows] == ["bigint", "string"]
+
+
+@pytest.mark.parametrize("module", ["p", "own_rates"])
+def test_text_annotations_keep_their_names_beside_another_pipeline_with_a_module_of_the_same_name(
+    module: str, project: OwnProject
+) -> None:
+    row = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom datetime import datetime\n"
+        "@dataclass\nclass Row:\n    at: datetime\n"
+    )
+    loaded = []
+    for name in ("one", "two"):
+        texts = {"p": LAZY.replace('"user int"', "own_rates.Row" if module == "own_rates" else "Row")}
+        texts |= {"own_rates": f"RATE = '{name}'\n", "own_places": "PLACE = '/x'"}
+        texts[module] = row + texts[module]
+        loaded.append(load_pipeline("p.py", written(project.folder / name, **texts)))
+    one, two = loaded
+    assert [targets(each) for each in (one, two, one)] == [["/x/one"], ["/x/two"], ["/x/one"]]
+    assert shipped(one, None, {})["sent_modules"] == SentModules.of(one.pipeline.own_files)
 
 
 @pytest.mark.slow

@@ -19,6 +19,9 @@ from importlib.util import spec_from_file_location
 from pathlib import PurePath
 from types import CodeType, ModuleType
 
+MODULE_PREFIX = "_stateflow_pipeline_"
+"""Of the names of the modules of pipelines' files. Nobody imports them by these, and their classes find the types of their fields in them as
+long as they live."""
 _INIT = "__init__"
 
 
@@ -47,6 +50,8 @@ class OwnFiles:
     folder: str = ""
     files: Mapping[str, OwnFile] = field(default_factory=dict)
     """By their names below the folder."""
+    displaced: dict[str, ModuleType] = field(default_factory=dict)
+    """Modules imported from these that gave way to another pipeline's. Their classes find the types of their fields in them."""
 
     @cached_property
     def modules(self) -> dict[str, str]:
@@ -59,26 +64,31 @@ class OwnFiles:
 
     def freeze(self) -> None:
         """From here on modules of these names are imported from these files as they are here. Those that the process has imported from other
-        files or texts are imported anew, and so are others of the pipeline that was loaded before, which this one would find in their place."""
+        files or texts give way until their pipeline comes back, and so do others of the pipeline that was loaded before, which this one would
+        find in their place."""
         if not self.folder:
             return
         before, _FINDER.own = _FINDER.own, self
         if self.folder in sys.path:
             sys.path.remove(self.folder)
             sys.path.insert(0, self.folder)
-        imported = [*sys.modules.items()]
+        imported = [each for each in sys.modules.items() if not each[0].startswith(MODULE_PREFIX)]
         gone = {name for name, module in imported if name in self.modules and not self._has(name, module)}
         if gone:
             gone |= {name for name, module in imported if isinstance(_loader(module), OwnLoader)}
         if before.folder != self.folder:
             gone |= {name for name, module in imported if before.is_beside(name, module)}
-        for name in {
-            name for name, _ in imported if any(name == each or name.startswith(f"{each}.") for each in gone)
-        }:
-            del sys.modules[name]
-            parent, _, child = name.rpartition(".")
-            # Who imports it from its package would get what the package has of it.
-            vars(sys.modules.get(parent, _NOTHING)).pop(child, None)
+        for name, module in imported:
+            if any(name == each or name.startswith(f"{each}.") for each in gone):
+                del sys.modules[name]
+                # Who imports it from its package would get what the package has of it.
+                vars(_parent(name)).pop(name.rpartition(".")[2], None)
+                if before is not self and name in before.modules and before._has(name, module):
+                    before.displaced[name] = module
+        for name in sorted(self.displaced.keys() - sys.modules.keys()):
+            sys.modules[name] = self.displaced[name]
+            setattr(_parent(name), name.rpartition(".")[2], self.displaced[name])
+        self.displaced.clear()
         if _FINDER not in sys.meta_path:
             sys.meta_path.insert(0, _FINDER)
 
@@ -130,7 +140,6 @@ class OwnFinder:
 
 
 _FINDER = OwnFinder()
-_NOTHING = ModuleType("nothing")
 _BEGAN = time.time()
 
 
@@ -138,6 +147,10 @@ def _module_name(file: PurePath) -> str:
     """Of a file below a folder on Python's path."""
     parts = file.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == _INIT else parts)
+
+
+def _parent(name: str) -> ModuleType:
+    return sys.modules.get(name.rpartition(".")[0]) or ModuleType("nothing")
 
 
 def _loader(module: ModuleType) -> object:
