@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import itertools
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ from typing import Any
 from stateflow.errors import NotFoundError, StateflowError, UsageError, UserCodeError
 from stateflow.pipelines.code.bound_code import read_code
 from stateflow.pipelines.code.own_code import MODULE_PREFIX, OwnFile, OwnLoader
+from stateflow.pipelines.code.own_folder import OwnFolder
 from stateflow.pipelines.pipeline import Pipeline
 
 NAMED = "stateflow_pipeline"
 """A scheduler's decorator that wraps a pipeline function puts the pipeline's name into this attribute, and the function into
 `__wrapped__`."""
-_LIBRARY = Path(__file__).resolve().parents[1]
 _LOADS = itertools.count(2)
 _ONE_BY_ONE = threading.RLock()
 """What a file imports while it loads is beside it, whatever another thread loads."""
@@ -35,7 +34,6 @@ _HARMLESS = frozenset(
 _MEANT = frozenset(sys.stdlib_module_names) - frozenset(sys.builtin_module_names) - _HARMLESS | {
     "delta", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "rocksdict", "stateflow",
 }  # fmt: skip
-_INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +51,13 @@ class LoadedPipeline:
 
     def siblings(self) -> list[ModuleType]:
         """Modules of the file's own folder that were imported with it; workers elsewhere do not have them."""
+        own = OwnFolder.of(self.path)
         return [
             module
             for module in list(sys.modules.values())
             if module is not self.module
             and (file := getattr(module, "__file__", None)) is not None
-            and _is_own(Path(file), self.folder)
+            and own.has(Path(file))
         ]
 
 
@@ -125,10 +124,11 @@ def _pipeline_in(value: Any) -> Pipeline | None:
 
 def _refuse_shadows(path: Path) -> None:
     """UsageError for a file beside the pipeline that Spark's workers would import in the place of the module that they mean."""
+    own = OwnFolder.of(path)
     for beside in sorted(path.parent.iterdir()):
         if beside.stem in _MEANT:
             shadow = beside if beside.suffix == ".py" else beside / "__init__.py"
-            if shadow.is_file() and not shadow.is_relative_to(_LIBRARY):
+            if shadow.is_file() and own.has(shadow):
                 raise UsageError(
                     f"{shadow} has the name of a module that Spark's workers import, and would get in its place: rename it, or put the pipeline into a "
                     "folder without it"
@@ -206,19 +206,10 @@ def _load_error(path: Path, error: BaseException, next_step: str) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}; {next_step}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_own(Path(frame.filename), path.parent)]
+    folder = OwnFolder.of(path)
+    own = [frame for frame in frames if folder.has(Path(frame.filename))]
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(path)
     if isinstance(error, StateflowError):
         return f"{where}: {error}"
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     return f"{where}: {what}; {next_step}"
-
-
-def _is_own(file: Path, folder: Path) -> bool:
-    """Whether a file is the user's: an environment, or a checkout of the library, may lie in the same folder."""
-    return (
-        file.is_relative_to(folder)
-        and not file.is_relative_to(_LIBRARY)
-        and not any(file.is_relative_to(installed) for installed in _INSTALLED)
-        and "site-packages" not in file.relative_to(folder).parts
-    )

@@ -79,6 +79,16 @@ def test_modules_behind_links_are_bound(folder: Path, tmp_path_factory: pytest.T
     assert code(folder).digest != before.digest
 
 
+def test_what_pip_has_put_beside_the_file_is_not_bound_unless_it_came_with_the_file(folder: Path) -> None:
+    (folder / "helpers-1.dist-info").mkdir()
+    record = folder / "helpers-1.dist-info" / "RECORD"
+    record.write_text("bound_helpers.py,sha256=x,9\nhelpers-1.dist-info/RECORD,,\n")
+    assert list(code(folder).files) == ["orders.py"]
+    assert code(folder).elsewhere == ("bound_helpers", "stateflow")
+    record.write_text(record.read_text() + "orders.py,sha256=x,9\n")
+    assert "bound_helpers.py" in code(folder).files
+
+
 def test_what_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(folder / "bound_rates" / "pipe")
     (folder / "bound_rates" / "large.bin").write_bytes(b"x" * 200)

@@ -301,6 +301,30 @@ def test_classes_of_an_earlier_load_keep_the_types_of_their_fields(project: OwnP
     assert [each and str(each.fields[1].type) for each in rows] == ["bigint", "string"]
 
 
+def test_the_library_and_what_the_next_pipeline_has_none_of_stay_as_they_are_imported(
+    project: OwnProject,
+) -> None:
+    """As after a pipeline at the top of a checkout, which has the library and the tests beside it."""
+    checkout = Path(__file__).resolve().parents[2]
+    other = written(project.folder / "other", stateflow__errors="")
+    for name in ("stateflow.errors", __name__):
+        before = sys.modules[name]
+        OwnFiles(str(checkout)).freeze()
+        OwnFiles(str(other)).freeze()
+        assert sys.modules[name] is before
+
+
+def test_what_pip_has_put_beside_a_pipeline_is_imported_once(project: OwnProject) -> None:
+    text, seen = LAZY.replace("import own_rates", "import own_rates, own_pip"), []
+    for name in ("one", "two"):
+        folder = written(project.folder / name, p=text, own_rates=f"RATE = '{name}'", own_pip="", own_places="PLACE = '/x'")  # fmt: skip
+        (folder / "pip-1.dist-info").mkdir()
+        (folder / "pip-1.dist-info" / "RECORD").write_text("own_pip.py,sha256=x,0\n")
+        assert targets(load_pipeline("p.py", folder)) == [f"/x/{name}"]
+        seen.append(sys.modules["own_pip"])
+    assert seen[0] is seen[1]
+
+
 @pytest.mark.parametrize("module", ["p", "own_rates"])
 def test_text_annotations_keep_their_names_beside_another_pipeline_with_a_module_of_the_same_name(
     module: str, project: OwnProject

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import CodeType, ModuleType
+
+from stateflow.pipelines.code.own_folder import OwnFolder
 
 MODULE_PREFIX = "_stateflow_pipeline_"
 """Of the names of the modules of pipelines' files. Nobody imports them by these, and their classes find the types of their fields in them as
@@ -77,7 +79,8 @@ class OwnFiles:
         if gone:
             gone |= {name for name, module in imported if isinstance(_loader(module), OwnLoader)}
         if before.folder != self.folder:
-            gone |= {name for name, module in imported if before.is_beside(name, module)}
+            theirs = OwnFolder(Path(before.folder))
+            gone |= {name for name, module in imported if self._replaces(name, module, theirs)}
         for name, module in imported:
             if any(name == each or name.startswith(f"{each}.") for each in gone):
                 del sys.modules[name]
@@ -92,12 +95,13 @@ class OwnFiles:
         if _FINDER not in sys.meta_path:
             sys.meta_path.insert(0, _FINDER)
 
-    def is_beside(self, name: str, module: ModuleType) -> bool:
-        """Whether the process has it from this folder, under the name that it has there."""
+    def _replaces(self, name: str, module: ModuleType, theirs: OwnFolder) -> bool:
+        """Whether a module of another pipeline, under the name that it has there, has another file here."""
         path = _path(module)
-        if path is None or not self.folder or not PurePath(path).is_relative_to(self.folder):
+        if path is None or not theirs.has(Path(path)):
             return False
-        return _module_name(PurePath(path).relative_to(self.folder)) == name
+        own = Path(path).relative_to(theirs.path)
+        return _module_name(own) == name and Path(self.folder, own).exists()
 
     def _has(self, name: str, module: ModuleType) -> bool:
         """Whether an imported module is the one of this name here."""

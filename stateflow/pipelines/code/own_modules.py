@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.code.own_folder import OwnFolder
 from stateflow.pipelines.code.parsing import parsed
 
-_LIBRARY = Path(__file__).resolve().parents[2]
 _NEVER = frozenset(("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"))
 
 
@@ -38,6 +38,7 @@ def sources(file: Path, *, broken: bool = False) -> Sources:
     UsageError for a file that is no Python. With `broken` such a file imports nothing.
     """
     result = Sources(file.parent)
+    folder = OwnFolder.of(file)
     queue = [file]
     known: dict[str, bool] = {}
     while queue:
@@ -51,7 +52,7 @@ def sources(file: Path, *, broken: bool = False) -> Sources:
         result.texts[name] = text
         for module, line, needed in _imports(text, path, broken):
             if module not in known:
-                beside = list(_beside(result.folder, module))
+                beside = list(_beside(folder, module))
                 queue += beside
                 result.again = result.again or file in beside
                 known[module] = bool(beside)
@@ -80,17 +81,17 @@ def files_below(folder: Path, *, links: bool = False) -> Iterator[Path]:
                 yield Path(here) / name
 
 
-def _beside(folder: Path, module: str) -> Iterator[Path]:
-    """The module's file, or all files of the package with that name, since a package may read data files of its own. The library is no
-    code of the pipeline, whose file may lie in a checkout of it."""
-    package, path = folder / module, folder / f"{module}.py"
+def _beside(folder: OwnFolder, module: str) -> Iterator[Path]:
+    """The module's file, or all files of the package with that name, since a package may read data files of its own."""
+    package, path = folder.path / module, folder.path / f"{module}.py"
     # As Python chooses: a folder without this file counts only where no module has its name.
     if path.is_file() and not (package / "__init__.py").is_file():
-        yield path
-    elif package.is_dir() and package.resolve() != _LIBRARY:
-        own = list(files_below(package, links=True))
-        if any(each.suffix == ".py" for each in own):
-            yield from own
+        files = [path]
+    else:
+        files = list(files_below(package, links=True)) if package.is_dir() else []
+    own = [file for file in files if folder.has(file)]
+    if any(file.suffix == ".py" for file in own):
+        yield from own
 
 
 def _text(path: Path, broken: bool) -> bytes | None:
