@@ -128,11 +128,17 @@ def _refuse_shadows(path: Path) -> None:
     for beside in sorted(path.parent.iterdir()):
         if beside.stem in _MEANT:
             shadow = beside if beside.suffix == ".py" else beside / "__init__.py"
-            if shadow.is_file() and own.has(shadow):
+            if shadow.is_file() and (own.has(shadow) or not _is_found(beside.stem, shadow)):
                 raise UsageError(
                     f"{shadow} has the name of a module that Spark's workers import, and would get in its place: rename it, or put the pipeline into a "
                     "folder without it"
                 )
+
+
+def _is_found(name: str, file: Path) -> bool:
+    """Whether this very file is the module that Python has, or finds: the environment itself may lie in the folder."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file.resolve()
 
 
 def refuse_outside(spec: str, folder: Path, allowed: Sequence[Path]) -> None:

@@ -209,6 +209,20 @@ def test_a_file_that_workers_would_take_for_another_module_is_refused(name: str,
     assert targets(load_pipeline("p.py", project.folder)) == ["/x/1"]
 
 
+def test_an_environment_beside_a_pipeline_is_no_shadow_of_itself(project: OwnProject) -> None:
+    import msgspec
+
+    written(project.folder, p=LAZY, own_rates="RATE = 1", own_places="PLACE = '/x'")
+    (project.folder / "pip-1.dist-info").mkdir()
+    (project.folder / "pip-1.dist-info" / "RECORD").write_text("msgspec/__init__.py,,\njson/__init__.py,,\n")
+    (project.folder / "msgspec").symlink_to(Path(msgspec.__file__).parent)
+    assert targets(load_pipeline("p.py", project.folder)) == ["/x/1"]
+    assert sys.modules["msgspec"] is msgspec
+    written(project.folder, json____init__="")
+    with refused(UsageError, "json/__init__.py", "rename it"):
+        load_pipeline("p.py", project.folder)
+
+
 def test_two_pipelines_of_one_name_in_a_file_are_refused(project: OwnProject) -> None:
     written(
         project.folder,
