@@ -289,6 +289,17 @@ def test_a_module_that_is_reloaded_by_hand_is_the_file_as_it_is(project: OwnProj
     assert importlib.reload(sys.modules["own_rates"]).RATE == 22
 
 
+def test_a_module_that_is_reloaded_by_hand_and_deleted_is_what_it_was_for_a_build(
+    project: OwnProject,
+) -> None:
+    written(project.folder, p=LAZY, own_rates="RATE = 1", own_places="PLACE = '/x'")
+    loaded = load_pipeline("p.py", project.folder)
+    written(project.folder, own_places="PLACE = '/other'")
+    importlib.reload(importlib.import_module("own_places"))
+    (project.folder / "own_places.py").unlink()
+    assert targets(loaded) == ["/x/1"]
+
+
 def test_an_installed_package_whose_folder_is_continued_beside_a_pipeline_stays(project: OwnProject) -> None:
     installed = written(project.folder / "installed", own_space__theirs="").as_posix()
     sys.path.append(installed)

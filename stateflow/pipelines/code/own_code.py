@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -111,8 +112,10 @@ class OwnFiles:
             return False
         if isinstance(loader, OwnLoader):
             return loader.file.digest == self.files[own].digest
-        # What Python itself has loaded stays, since others may hold its classes, unless the file may have changed since.
-        return max(os.stat(path).st_mtime, os.stat(path).st_ctime) < _BEGAN  # noqa: PTH116
+        # What Python itself has loaded stays, since others may hold its classes, unless the file may have changed since, or is gone.
+        with suppress(OSError):
+            return max(os.stat(path).st_mtime, os.stat(path).st_ctime) < _BEGAN  # noqa: PTH116
+        return False
 
 
 class OwnLoader(SourceFileLoader):
