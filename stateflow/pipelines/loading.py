@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import itertools
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ NAMED = "stateflow_pipeline"
 """A scheduler's decorator that wraps a pipeline function puts the pipeline's name into this attribute, and the function into
 `__wrapped__`."""
 _LOADS = itertools.count(2)
-_ONE_BY_ONE = threading.RLock()
-"""What a file imports while it loads is beside it, whatever another thread loads."""
 _HARMLESS = frozenset(
     ("antigravity", "cmd", "code", "curses", "idlelib", "lib2to3", "sched", "site", "test", "this", "tkinter", "trace", "turtle",
      "venv", "wave")
@@ -78,8 +75,7 @@ def load_pipeline(
         versions["modules"] = f"sha256:{code.digest}"
     if revision:
         versions["revision"] = revision
-    with _ONE_BY_ONE:
-        own_files.freeze()
+    with own_files.first():
         module = _module(path, own, UsageError, f"`stateflow check {path}` tells when the file loads")
     by_variable = {
         variable: replace(
@@ -177,8 +173,9 @@ def load_functions(path: Path) -> ModuleType:
     UserCodeError for one that does not load.
     """
     path = path.resolve()
-    own = OwnFile.of(path.read_bytes())
-    return _module(path, own, UserCodeError, "run the command again once the file loads in Python")
+    _, own_files, own = read_code(path)
+    with own_files.first():
+        return _module(path, own, UserCodeError, "run the command again once the file loads in Python")
 
 
 def _module(path: Path, own: OwnFile, failed: type[StateflowError], next_step: str) -> ModuleType:
@@ -189,8 +186,6 @@ def _module(path: Path, own: OwnFile, failed: type[StateflowError], next_step: s
     # The classes of an earlier load find the types of their fields by the name of their module, and another thread may do so just now.
     if name in sys.modules:
         name = f"{name}_{next(_LOADS)}"
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path, loader=OwnLoader(name, str(path), own))
     assert spec is not None
     assert spec.loader is not None

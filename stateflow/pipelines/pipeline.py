@@ -40,10 +40,9 @@ class Pipeline:
         flow = Flow(self.name)
         flow.allow_non_restored_state = self.allow_non_restored_state
         arguments = self.arguments(parameters or {})
-        # The process may have loaded another pipeline since, with modules of the same names.
-        self.own_files.freeze()
         try:
-            with without_exit(f"pipeline {self.name!r}"):
+            # The process may have loaded another pipeline since, with modules of the same names.
+            with self.own_files.first(), without_exit(f"pipeline {self.name!r}"):
                 self.function(flow, **arguments)
         except StateflowError:
             raise

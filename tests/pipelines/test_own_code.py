@@ -6,9 +6,12 @@ import importlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -18,7 +21,7 @@ from stateflow.errors import UsageError
 from stateflow.jobs.job import Job
 from stateflow.jobs.running import run_loaded, shipped
 from stateflow.pipelines.code.own_code import OwnFiles
-from stateflow.pipelines.loading import LoadedPipeline, load_pipeline
+from stateflow.pipelines.loading import LoadedPipeline, load_functions, load_pipeline
 from stateflow.spark.session.sent_modules import SentModules
 from stateflow.testing import FlowHarness
 from tests.jobs.builder import options_of
@@ -337,6 +340,39 @@ def test_the_library_and_what_the_next_pipeline_has_none_of_stay_as_they_are_imp
         OwnFiles(str(checkout)).freeze()
         OwnFiles(str(other)).freeze()
         assert sys.modules[name] is before
+
+
+def test_a_file_of_functions_has_the_modules_beside_it_whatever_pipeline_was_loaded(
+    project: OwnProject,
+) -> None:
+    written(project.folder / "one", p=LAZY, own_rates="RATE = 1", own_places="PLACE = '/x'")
+    functions = written(
+        project.folder / "two", first="import own_rates\nRATE = own_rates.RATE\n", own_rates="RATE = 7"
+    )
+    one = load_pipeline("p.py", project.folder / "one")
+    assert load_functions(functions / "first.py").RATE == 7
+    assert targets(one) == ["/x/1"]
+
+
+def test_a_build_waits_for_a_file_that_another_thread_loads(
+    project: OwnProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = ModuleType("own_events")
+    begun, built = vars(events)["begun"], vars(events)["built"] = Event(), Event()
+    monkeypatch.setitem(sys.modules, "own_events", events)
+    text = "import own_events\nown_events.begun.set()\nown_events.built.wait(0.3)\n" + LAZY
+    one, two = (
+        written(project.folder / name, p=LAZY, own_rates=f"RATE = '{name}'", own_places="PLACE = '/x'")
+        for name in ("one", "two")
+    )
+    loaded = load_pipeline("p.py", one)
+    written(two, p=text)
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(load_pipeline, "p.py", two)
+        begun.wait()
+        assert targets(loaded) == ["/x/one"]
+        built.set()
+        assert targets(later.result()) == ["/x/two"]
 
 
 def test_what_pip_has_put_beside_a_pipeline_is_imported_once(project: OwnProject) -> None:

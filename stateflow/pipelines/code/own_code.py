@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -65,6 +66,13 @@ class OwnFiles:
             module: name for module, name in named if module.partition(".")[0] not in sys.builtin_module_names
         }
 
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """What is imported within comes from these files, whatever another thread loads or builds."""
+        with _ONE_BY_ONE:
+            self.freeze()
+            yield
+
     def freeze(self) -> None:
         """From here on modules of these names are imported from these files as they are here. Those that the process has imported from other
         files or texts give way until their pipeline comes back, and so do others of the pipeline that was loaded before, which this one would
@@ -72,9 +80,7 @@ class OwnFiles:
         if not self.folder:
             return
         before, _FINDER.own = _FINDER.own, self
-        if self.folder in sys.path:
-            sys.path.remove(self.folder)
-            sys.path.insert(0, self.folder)
+        sys.path[:] = [self.folder, *(each for each in sys.path if each != self.folder)]
         imported = [each for each in sys.modules.items() if not each[0].startswith(MODULE_PREFIX)]
         gone = {name for name, module in imported if name in self.modules and not self._has(name, module)}
         if gone:
@@ -147,6 +153,7 @@ class OwnFinder:
 
 
 _FINDER = OwnFinder()
+_ONE_BY_ONE = threading.RLock()
 _BEGAN = time.time()
 
 
