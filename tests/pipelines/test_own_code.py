@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +81,8 @@ class OwnProject:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Any:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", list(sys.path))
     # An import in a test would find the modules of the pipeline that was loaded last.
     OwnFiles(str(tmp_path)).freeze()
     yield OwnProject(tmp_path)
@@ -182,6 +184,26 @@ def test_a_changed_module_in_a_folder_without_init_is_taken_anew(project: OwnPro
         written(project.folder, p=text, own_space__own_rates=f"RATE = {factor}", own_places="PLACE = '/x'")
         seen += targets(load_pipeline("p.py", project.folder))
     assert seen == ["/x/1", "/x/7"]
+
+
+@pytest.mark.parametrize("becomes", ["nothing", "a module", "a package"])
+def test_a_folder_without_init_is_what_it_was_for_a_worker_that_begins_later(
+    becomes: str, project: OwnProject
+) -> None:
+    text = LAZY.replace("import own_rates", "from own_space.deep import own_rates")
+    written(project.folder, p=text, own_places="PLACE = '/x'")
+    written(project.folder / "own_space", deep__own_rates="RATE = 1")
+    own = SentModules.of(load_pipeline("p.py", project.folder).pipeline.own_files)
+    shutil.rmtree(project.folder / "own_space")
+    if becomes == "a module":
+        written(project.folder, own_space="")
+    if becomes == "a package":
+        written(project.folder, own_space____init__="", own_space__deep="")
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    own.enter()
+    assert importlib.import_module("own_space.deep.own_rates").RATE == 1
 
 
 @pytest.mark.parametrize("becomes", ["nothing", "a package"])

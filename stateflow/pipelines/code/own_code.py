@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path, PurePath
 from types import CodeType, ModuleType
@@ -65,6 +65,12 @@ class OwnFiles:
         return {
             module: name for module, name in named if module.partition(".")[0] not in sys.builtin_module_names
         }
+
+    @cached_property
+    def namespaces(self) -> set[str]:
+        """Folders that these modules lie in and that have no file of their own, as Python calls them."""
+        folders = {folder for name in self.modules.values() for folder in PurePath(name).parents}
+        return {".".join(folder.parts) for folder in folders} - self.modules.keys()
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -144,12 +150,26 @@ class OwnFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if target is not None:  # who reloads a module by hand wants the file as it is
+            return None
+        if fullname in self.own.namespaces:
+            return self._namespace(fullname, path)
         name = self.own.modules.get(fullname)
-        if name is None or target is not None:  # who reloads a module by hand wants the file as it is
+        if name is None:
             return None
         file = os.path.join(self.own.folder, name)  # noqa: PTH118
         loader = OwnLoader(fullname, file, self.own.files[name])
         return spec_from_file_location(fullname, file, loader=loader)
+
+    def _namespace(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        """As Python finds it while it is still a folder; afterwards as it was."""
+        here = os.path.join(self.own.folder, *name.split("."))  # noqa: PTH118
+        found = PathFinder.find_spec(name, path)
+        if found is not None and found.origin not in (f"{here}.py", os.path.join(here, f"{_INIT}.py")):  # noqa: PTH118
+            return found
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [here]
+        return spec
 
 
 _FINDER = OwnFinder()
