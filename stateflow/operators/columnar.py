@@ -30,6 +30,7 @@ from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Cursor
 from stateflow.state.columns.state import UNKNOWN, ColumnState
 from stateflow.state.expiry.index import Expiry, expiry_of_schema
+from stateflow.state.values.arrow.digits import cast_by_digits
 from stateflow.state.values.arrow.lossless_casts import check_cast
 
 TABLE_ROWS = 100_000
@@ -173,7 +174,7 @@ class ColumnarEngine:
             try:
                 whole = pa.table(piece).select(schema.names)
                 self._check_casts(name, whole, schema)
-                tables = [each.cast(schema) for each in narrow_pieces(whole)]
+                tables = [_fitted(each, schema) for each in narrow_pieces(whole)]
             except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
                 output = "its output" if name == MAIN else f"side output {name!r}"
                 raise UsageError(
@@ -225,6 +226,14 @@ class ColumnarEngine:
             raise
         except Exception as error:
             raise UserCodeError(f"operator {self.spec.uid!r} failed: {placed(error)}: {REPEATED}") from error
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        cast_by_digits(column, field.type) for column, field in zip(table.columns, schema, strict=True)
+    ]
+    # Casting a table refuses a null where none may be.
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def _to_side(piece: Any) -> bool:

@@ -37,6 +37,7 @@ from stateflow.pipelines.ready.operators import ReadyOperator
 from stateflow.pipelines.rows.row_type import RowType, key_advice, key_type, row_type, without_nulls
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
+from stateflow.state.values.arrow.digits import cast_by_digits
 from stateflow.state.values.arrow.lossless import MISFITS, array_of
 from stateflow.state.values.arrow.lossless_casts import check_cast
 from stateflow.testing.harness import KeyedStateHarness
@@ -217,7 +218,7 @@ class ColumnarHarness(KeyedStateHarness):
             raise self._lacks(of, "the table", field.name)
         try:
             check_cast(table.column(field.name), field.type)
-            return table.column(field.name).cast(field.type)
+            return cast_by_digits(table.column(field.name), field.type)
         except (TypeError, ValueError, pa.ArrowException) as error:
             given = f"a {table.schema.field(field.name).type}"
             raise self._misfit(given, field, error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -52,6 +53,8 @@ SAME = [
     (pa.array(["0"]), pa.float32()), (pa.array(["-0.00e5"]), pa.float32()), (pa.array(["0E-10"]), pa.float64()), (pa.array([False]), pa.float32()),
     (pa.array([Decimal("1.1")], pa.decimal128(38, 18)), pa.float64()), (pa.array([Decimal("0.1")]), pa.float32()),
     (pa.array([Decimal("0.00")]), pa.float32()), (pa.array([Decimal("1e20")], pa.decimal128(38, 2)), pa.float32()),
+    (pa.array([606.8]), pa.decimal128(10, 2)), (pa.array([-606.8]), pa.decimal128(38, 18)), (pa.array([94.8356], pa.float32()), pa.decimal128(10, 4)),
+    (pa.array([Decimal("46980911.48")]), pa.float64()), (pa.array([Decimal("94.8356")]), pa.float32()),
 ]  # fmt: skip
 
 
@@ -149,10 +152,10 @@ def test_a_table_is_refused_with_operator_and_column_and_the_next_step_works() -
         put_out(pa.array([1e-60]), "float")
     assert put_out(pa.array([1e-60]), "double") == [1e-60]
     exact = Decimal("12345678901234567890.12")
-    with refused(sf.UsageError, "'x'", f"{exact}", "decimal(22,2)", ".cast(pa.float64())"):
+    with refused(sf.UsageError, "'x'", f"{exact}", "decimal(22,2)", ".cast(pa.string()).cast(pa.float64())"):
         put_out(pa.array([exact]), "double")
     assert put_out(pa.array([exact]), "decimal(22,2)") == [exact]
-    assert put_out(pa.array([exact]).cast(pa.float64()), "double") == [float(exact)]
+    assert put_out(pa.array([exact]).cast(pa.string()).cast(pa.float64()), "double") == [float(exact)]
 
     noon = pa.array([NOON], INSTANT)
     with refused(sf.UsageError, "operator 'code'", "'x'", ".cast(pa.date32())", "as timestamp"):
@@ -161,6 +164,19 @@ def test_a_table_is_refused_with_operator_and_column_and_the_next_step_works() -
     assert put_out(noon, "timestamp") == [NOON]
     with refused(sf.UsageError, "operator 'code', side output 'large'", "'x'", ".cast(pa.date32())"):
         put_out(noon, "date", to_side=True)
+
+
+@pytest.mark.parametrize("size", [(10, 2), (18, 6), (38, 18)])
+def test_money_is_the_same_number_as_a_decimal_and_as_a_float(size: tuple[int, int]) -> None:
+    chance = random.Random(7)
+    money = [Decimal(chance.randrange(-(10**9), 10**9)).scaleb(-2) for _ in range(2000)]
+    floats, decimals = list(map(float, money)), f"array<decimal({size[0]},{size[1]})>"
+    assert put_out(pa.array([money], pa.list_(pa.decimal128(*size))), "array<double>") == [floats]
+    assert put_out(pa.array([floats]), decimals) == [money]
+    rounded = pc.round(pa.array([chance.uniform(-(10**6), 10**6) for _ in range(2000)]), ndigits=2)
+    assert put_out(pa.array([rounded.to_pylist()]), decimals) == [
+        [Decimal(f"{each}") for each in rounded.to_pylist()]
+    ]
 
 
 def test_a_time_is_no_number_and_a_number_no_bool_until_the_code_says_so() -> None:
@@ -186,6 +202,18 @@ def test_a_table_that_the_harness_is_given_is_held_against_its_columns_alike() -
     )
     with refused(sf.UsageError, "'x'", "aa"):
         harness.rows(pa.table({"user": [1], "x": [{"aa": 5}]}))
+
+
+def test_a_decimal_that_the_harness_is_given_for_a_double_is_the_nearest_one() -> None:
+    harness = ColumnarHarness(
+        lambda rows, state, ctx: rows,
+        "user long, x double",
+        key="user",
+        state={"n": int},
+        output="user long, x double",
+    )
+    harness.rows(pa.table({"user": [1], "x": [Decimal("46980911.48")]}))
+    assert harness.output == [{"user": 1, "x": 46980911.48}]
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.uint32()])

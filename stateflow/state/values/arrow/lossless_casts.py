@@ -5,7 +5,6 @@ What Arrow refuses by itself, such as a fraction in a column of whole numbers, i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -13,11 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stateflow.state.values.arrow.digits import cast_by_digits, is_list
 from stateflow.state.values.arrow.lossless import check_names
-
-_LISTS: tuple[Callable[[Any], bool], ...] = (
-    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view, pa.types.is_large_list_view,
-)  # fmt: skip
 
 _DIGITS = 38
 """Those of the longest decimals that Spark has."""
@@ -49,14 +45,10 @@ def _check(array: Any, wanted: Any) -> None:
         keys, items = _of_map(array)
         _check(keys, wanted.key_type)
         _check(items, wanted.item_type)
-    elif _is_list(given) and _is_list(wanted):
+    elif is_list(given) and is_list(wanted):
         _check(array.flatten(), wanted.value_type)
     else:
         _check_plain(array, wanted)
-
-
-def _is_list(kind: Any) -> bool:
-    return any(is_kind(kind) for is_kind in _LISTS)
 
 
 def _of_map(array: Any) -> tuple[Any, Any]:
@@ -103,7 +95,7 @@ def _is_point(kind: Any) -> bool:
 
 def _check_digits(array: Any, wanted: Any) -> None:
     """Arrow would round."""
-    rounded = array.filter(pc.not_equal(array.cast(wanted).cast(array.type), array))
+    rounded = array.filter(pc.not_equal(cast_by_digits(cast_by_digits(array, wanted), array.type), array))
     if len(rounded):
         raise ValueError(
             f"{rounded[0].as_py()!r} has more digits than a {wanted}; use pc.round of it with ndigits={wanted.scale}, or declare a type "
@@ -113,7 +105,7 @@ def _check_digits(array: Any, wanted: Any) -> None:
 
 def _check_written_alike(array: Any, wanted: Any) -> None:
     """Arrow would round. A float is written with as few digits as tell it from others: 1.1 is the same number in both types."""
-    texts = array.cast(wanted).cast(pa.string())
+    texts = cast_by_digits(array, wanted).cast(pa.string())
     with suppress(pa.ArrowInvalid):  # a text that the decimals do not hold is none of theirs
         if texts.cast(array.type).equals(array):
             return
@@ -121,7 +113,7 @@ def _check_written_alike(array: Any, wanted: Any) -> None:
         if value is not None and Decimal(text) != value:
             raise ValueError(
                 f"{value} has more digits than a float of {wanted.bit_width} bits holds; declare the column as {_declared(array.type)}, or "
-                f"use its .cast(pa.float{wanted.bit_width}()) if a rounded number is meant"
+                f"use its .cast(pa.string()).cast(pa.float{wanted.bit_width}()) if a rounded number is meant"
             )
 
 
