@@ -104,7 +104,7 @@ ROOMS: Mapping[str, Room] = {
         "row_type.py",
     ),
     "pipelines/conditions": Room(
-        "the part of SQL that a `where=` needs", "format pipelines/rows", "expression.py"
+        "the part of SQL that a `where=` needs", "format pipelines/rows state/values/arrow", "expression.py"
     ),
     "pipelines/code": Room(
         "the pipeline's own files and source text, read without running them", "", "own_modules.py"

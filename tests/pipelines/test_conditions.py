@@ -168,6 +168,7 @@ def of_state(text: str, kind: str) -> Predicate:
         ("value % 2.0 = 1", "float", inf, False),
         ("value > previous", "int", 3, False),
         ("value * 2 = 3", "decimal", Decimal("1.5"), True),
+        ("value = 46980911.48e0", "decimal", Decimal("46980911.48"), True),
         ("value LIKE 'a%'", "optional<str>", None, False),
     ],
 )

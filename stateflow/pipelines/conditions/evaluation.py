@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from stateflow.pipelines.conditions.expression import Expression
 from stateflow.pipelines.conditions.like_patterns import parts
+from stateflow.state.values.arrow.digits import doubles
 
 Column = Callable[[str], Any]
 
@@ -90,14 +91,6 @@ def _shown(expression: Expression) -> str:
     )
 
 
-def _double(value: Any) -> Any:
-    """The nearest one, as Spark's. Of a decimal, Arrow's cast is off by one bit now and then, so that 0.1 would not equal 0.1; a safe
-    cast refuses a whole number beyond 2^53."""
-    if pa.types.is_decimal(value.type):
-        value = value.cast(pa.string())
-    return value.cast(pa.float64(), safe=False)
-
-
 _IN_FLOAT = (pa.float32(), pa.int8(), pa.int16())
 """Two of these make a `float` of Spark's, and no double."""
 
@@ -111,7 +104,7 @@ def _computed(operation: str, left: Any, right: Any) -> Any:
         return pa.scalar(None)
     if operation == "/" or any(pa.types.is_floating(side.type) for side in (left, right)):
         narrow = operation != "/" and all(side.type in _IN_FLOAT for side in (left, right))
-        left, right = (side.cast(pa.float32()) if narrow else _double(side) for side in (left, right))
+        left, right = (side.cast(pa.float32()) if narrow else doubles(side) for side in (left, right))
     elif any(pa.types.is_decimal(side.type) for side in (left, right)):
         left, right = _short_decimal(left), _short_decimal(right)
     if operation in "/%":
@@ -181,7 +174,7 @@ def _compared(operation: str, left: Any, right: Any) -> Any:
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None, pa.bool_())
     if any(pa.types.is_floating(side.type) for side in (left, right)):
-        left, right = _double(left), _double(right)
+        left, right = doubles(left), doubles(right)
         return _floats(operation, left, right)
     match operation:
         case "=":

@@ -247,6 +247,17 @@ def test_decimals_are_summed_exactly_up_to_38_digits() -> None:
         driven.batch(prices("1"), None)
 
 
+def test_an_exact_quantile_of_decimals_is_the_nearest_double() -> None:
+    rows = KeyedRows("op", row_type("user long, price decimal(10,2)"), ("user",), ())
+    exact = {"q": aggregate.quantile("price", 0.5, accuracy=0)}
+    driven = Driven(running_aggregate(rows, "user long, q double", exact))
+    money = [Decimal("46980911.48"), Decimal("606.80"), Decimal("-99999999.99")]
+    driven.batch(pa.table({"user": [1, 2, 3], "price": pa.array(money, pa.decimal128(10, 2))}), None)
+    assert {row["user"]: row["q"] for row in driven.rows} == dict(
+        zip([1, 2, 3], map(float, money), strict=True)
+    )
+
+
 @pytest.mark.parametrize("batches", [((0.0, -0.0),), ((-0.0, 0.0),), ((0.0,), (-0.0,)), ((-0.0,), (0.0,))])
 def test_a_zero_has_no_sign_that_tells_of_the_cut(batches: tuple[tuple[float, ...], ...]) -> None:
     rows = KeyedRows("op", row_type("user long, amount double"), ("user",), ())

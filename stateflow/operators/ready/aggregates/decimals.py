@@ -18,8 +18,6 @@ from stateflow.state.keys.arrow_bytes import decimal_words, of_decimal_words
 _LOW = (1 << 32) - 1
 _SIGN = np.uint64(1 << 63)
 _MOST = 10**38
-_EXACT = 1 << 53
-"""Whole numbers up to this one are floats."""
 _WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
 
 
@@ -42,20 +40,6 @@ def decimals(column: Any, kind: Any) -> Any:
     raw = bytes_of(column)[1].view(">u8").reshape(-1, 2).astype(np.uint64)
     words[valid, 0], words[valid, 1] = raw[:, 1], raw[:, 0] ^ _SIGN
     return of_decimal_words(words, kind, valid)
-
-
-def floats(column: Any) -> Any:
-    """The nearest float of each decimal of a column; Arrow's own cast misses it by a bit now and then."""
-    column = column.cast(pa.decimal128(38, column.type.scale))
-    low, high = decimal_words(column).view(np.int64).T
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    # Of two numbers that floats hold exactly, the quotient is the nearest float.
-    out = low / 10.0**column.type.scale
-    far = np.flatnonzero(
-        valid & ((high != low >> 63) | (low > _EXACT) | (low < -_EXACT) | (column.type.scale > 22))
-    )
-    out[far] = [float(value) for value in column.take(pa.array(far)).to_pylist()]
-    return pa.array(out, mask=~valid)
 
 
 class DecimalSum:

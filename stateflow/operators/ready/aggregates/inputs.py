@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from stateflow.operators.ready.aggregates.decimals import floats
 from stateflow.operators.ready.aggregates.kept_columns import kept
 from stateflow.operators.ready.aggregates.partials import CountedRows
 from stateflow.operators.ready.grouping.groups import Groups, whole
 from stateflow.pipelines.conditions.evaluation import holds
 from stateflow.pipelines.ready.aggregates import Aggregated
+from stateflow.state.values.arrow.digits import doubles
 
 _Form = Literal["kept", "float", "as it is"]
 """The input that an aggregate needs from a column."""
@@ -70,7 +70,7 @@ class Inputs:
             if form == "kept":
                 column = kept(column)
             elif form == "float":
-                column = _as_floats(column)
+                column = doubles(column)
             self._columns[name, form] = column
         return self._columns[name, form]
 
@@ -85,10 +85,3 @@ def _form(each: Aggregated) -> _Form:
     if each.aggregate.code is not None:
         return "as it is"
     return "float" if each.as_floats else "kept"
-
-
-def _as_floats(column: Any) -> Any:
-    if pa.types.is_decimal(column.type):
-        return floats(column)
-    # Of an int with more digits than a float holds, the nearest float.
-    return column.cast(pa.float64(), safe=False)
