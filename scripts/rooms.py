@@ -273,7 +273,7 @@ ROOMS: Mapping[str, Room] = {
         "batches that were, run again by other code on a fork, and compared",
         "checkpoint compatibility config format liveness operators pipelines pipelines/ready quantities reading "
         "spark/batches spark/inputs spark/internals spark/session spark/shuffle spark/sinks spark/task "
-        "state state/backends state/values storage",
+        "state state/backends state/values state/values/arrow storage",
         "running.py",
     ),
     "debugging": Room(

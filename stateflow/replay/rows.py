@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stateflow.state.values.arrow.digits import cast_by_digits, with_scalars
 from stateflow.state.values.plain import jsonable
 
 GONE, NEW, DIFFERENT = "gone", "new", "different"
@@ -25,7 +26,6 @@ _AS_JSON = (
     pa.types.is_dictionary,
 )
 """Of values that Arrow does not write as text."""
-_LISTS = {pa.types.is_list: pa.list_, pa.types.is_large_list: pa.large_list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,32 +140,20 @@ def _as(kind: pa.DataType, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     if _fields(column.type) != _fields(kind):
         return None
     try:
-        cast = column.cast(kind)
+        cast = cast_by_digits(column, kind)
         # A float is stored as the nearest one of its type, whatever code has made it, and wherever in a value it is.
-        rounded = _with_floats_of(column.type, kind)
-        given, back = column.cast(rounded), cast.cast(rounded)
+        rounded = with_scalars(
+            column.type, kind, lambda own, other: other if _are_floats(own, other) else own
+        )
+        given, back = cast_by_digits(column, rounded), cast_by_digits(cast, rounded)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     # NaN is unequal to itself, and has a text.
     return cast if back.equals(given) or _text(back).equals(_text(given)) else None
 
 
-def _with_floats_of(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
-    """The given type with floats as wide as another one of the same fields has them, as deep as they go."""
-    if pa.types.is_floating(given) and pa.types.is_floating(kind):
-        return kind
-    if pa.types.is_struct(given) and pa.types.is_struct(kind):
-        return pa.struct(
-            [each.with_type(_with_floats_of(each.type, kind.field(each.name).type)) for each in given]
-        )
-    if pa.types.is_map(given) and pa.types.is_map(kind):
-        return pa.map_(
-            _with_floats_of(given.key_type, kind.key_type), _with_floats_of(given.item_type, kind.item_type)
-        )
-    for is_list, make in _LISTS.items():
-        if is_list(given) and any(is_other(kind) for is_other in _LISTS):
-            return make(given.value_field.with_type(_with_floats_of(given.value_type, kind.value_type)))
-    return given
+def _are_floats(*kinds: pa.DataType) -> bool:
+    return all(map(pa.types.is_floating, kinds))
 
 
 def _fields(kind: pa.DataType) -> Any:

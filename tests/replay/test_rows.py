@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -107,6 +109,24 @@ def test_a_value_is_the_same_if_the_target_would_have_stored_it_so(
     assert compared(pa.table({"a": delivered}), pa.table({"a": now}), []).counts == counts
 
 
+@pytest.mark.parametrize("size", [(12, 2), (18, 6), (38, 18)])
+@pytest.mark.parametrize(("kind", "most"), [(pa.float64(), 10**9), (pa.float32(), 10**6)])
+def test_money_is_the_same_in_a_decimal_and_in_a_float(
+    size: tuple[int, int], kind: pa.DataType, most: int
+) -> None:
+    chance = random.Random(7)
+    money = [Decimal(chance.randrange(-most, most)).scaleb(-2) for _ in range(2000)]
+
+    def table(kind: pa.DataType, make: Callable[[Decimal], Any]) -> pa.Table:
+        plain = pa.array([None, *map(make, money)], kind)
+        return pa.table({"plain": plain, "within": pa.StructArray.from_arrays([plain], ["a"])})
+
+    sides = table(pa.decimal128(*size), Decimal), table(kind, float)
+    for before, after in (sides, sides[::-1]):
+        found = compared(before, after, [])
+        assert (found.after, found.changed, found.retyped) == (2001, 0, ())
+
+
 _ONE, _TWO = pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int64(), "b": pa.int64()})
 
 
@@ -116,6 +136,8 @@ _ONE, _TWO = pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int64(), "b": pa.i
         (pa.array([True, True]), pa.array([1, 5]), 1),
         (pa.array([True, False]), pa.array([1.5, 0.0]), 1),
         (pa.array([Decimal("1.23"), Decimal("2.00")], pa.decimal128(10, 2)), pa.array([1.234, 2.0]), 1),
+        (pa.array([Decimal("606.80"), Decimal("0.30")]), pa.array([606.8, 0.1 + 0.2]), 1),
+        (pa.array([0.1, 606.8]), pa.array([Decimal("0.1000000000000000001"), Decimal("606.8")]), 1),
         (pa.array([7, 8]), pa.array(["007", "8"]), 1),
         (pa.array([{"a": 1}, None], _ONE), pa.array([{"a": 1, "b": 2}, None], _TWO), 1),
         (pa.array([{"a": 1}], _ONE), pa.array([{"a": 1, "b": None}], _TWO), 1),
