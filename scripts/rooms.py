@@ -225,7 +225,7 @@ ROOMS: Mapping[str, Room] = {
         "one micro-batch: operators run, outputs prepared",
         "checkpoint compatibility format operators operators/joins pipelines pipelines/processes "
         "pipelines/ready pipelines/rows reading spark/inputs spark/internals spark/session spark/shuffle spark/sinks "
-        "spark/task state state/backends state/values state/values/evolution",
+        "spark/task state state/backends state/values state/values/arrow state/values/evolution",
         "batch.py",
     ),
     "spark": Room(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -157,6 +158,18 @@ def test_a_key_whose_value_only_a_function_reads_is_told_when_it_goes(job: Relea
     job.batch(new, "total", 1)
     gone = [row for row in sf.memory("told").rows if row["kind"] == "delete"]
     assert [(row["user"], row["before"]) for row in gone] == [(4, "1")]
+
+
+@pytest.mark.slow
+def test_a_decimal_that_a_function_makes_a_float_of_is_told_again_only_when_it_changes(job: Releases) -> None:
+    def to_float(value: Decimal) -> float:
+        return float(value)
+
+    earlier = sf.ValueState(Decimal, default=Decimal("0.14"))
+    job.batch(job.release("total", total=earlier), "total", 1, 4)
+    slot = job.batch(job.release("total", total=number(migrate=to_float)), "total", 1)
+    rows = [row for row in sf.memory("told").rows if row["slot"] == slot]
+    assert [(row["user"], row["before"], row["after"]) for row in rows] == [(1, 1.14, 1.14 + 1)]
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ from stateflow.spark.task.state_feeds import ROWS, TaskFeed
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.change_rows import ChangedEntries, ChangeRows, Kind, todays_values
+from stateflow.state.values.arrow.digits import cast_by_digits
 from stateflow.state.values.evolution.decision import RefusedError
 from stateflow.state.values.evolution.declared_types import evolved_serializer
 from stateflow.state.values.evolution.versions import todays_form
@@ -452,6 +453,6 @@ def _shown(column: Any, kind: pa.DataType) -> Any:
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
     try:
-        return column.cast(kind)
+        return cast_by_digits(column, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.nulls(len(column), kind)
