@@ -239,3 +239,11 @@ def test_what_arrow_refuses_itself_is_still_refused_so() -> None:
 def test_a_record_that_is_null_may_hold_anything() -> None:
     record = pa.StructArray.from_arrays([pa.array([1e300])], ["a"], mask=pa.array([True]))
     assert put_out(record, "struct<a:float>") == [None]
+
+
+@pytest.mark.parametrize("views", [pa.list_view, pa.large_list_view])
+def test_views_of_lists_which_arrow_does_not_cast_whole_are_refused(views: Any) -> None:
+    column = pa.chunked_array([pa.array([[1.5, 2.5], [3.5]], views(pa.float64()))])
+    with refused(TypeError, "views of lists", "pa.array(column.to_pylist())"):
+        check_cast(column, pa.list_(pa.float64()))
+    check_cast(pa.chunked_array([pa.array(column.to_pylist())]), pa.list_(pa.float64()))

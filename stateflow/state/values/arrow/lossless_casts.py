@@ -46,6 +46,9 @@ def _check(array: Any, wanted: Any) -> None:
         _check(keys, wanted.key_type)
         _check(items, wanted.item_type)
     elif is_list(given) and is_list(wanted):
+        if pa.types.is_list_view(given) or pa.types.is_large_list_view(given):
+            # Arrow's cast of them takes their sizes for offsets, and loses values.
+            raise TypeError("it has views of lists; use pa.array(column.to_pylist()), which has lists")
         _check(array.flatten(), wanted.value_type)
     else:
         _check_plain(array, wanted)
