@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from stateflow.errors import IncompatibleError
 from stateflow.format.records import LeftTopic, SourceState
+from stateflow.spark.sources.availability import Available, check_available
+from stateflow.spark.sources.kafka import line_of, parse
 from stateflow.spark.sources.kafka_streams import (
     KafkaStream,
     left_and_new,
@@ -15,6 +20,8 @@ from stateflow.spark.sources.kafka_streams import (
     recorded_ids,
     settled,
 )
+from stateflow.spark.sources.leaves import LeafDescription
+from tests.refusals.refusal import refused
 
 A, A1, B, C = ("a", 0), ("a", 1), ("b", 0), ("c", 0)
 IDS = {"a": "id of a", "b": "id of b", "c": "id of c"}
@@ -178,3 +185,61 @@ def test_partitions_that_are_left_at_different_times_keep_the_id_of_the_topic_th
 ) -> None:
     made = stream.at(0)
     assert made.id_to_leave(settled([made]).away[0].keys()) == id
+
+
+@dataclass
+class OnBrokers:
+    """A stream's relation and reader at once: the partitions that its brokers have, all of them whole."""
+
+    ends: Mapping[tuple[str, int], int]
+    reads_micro_batches = True
+
+    def stream(self, spark: Any, folder: str) -> OnBrokers:
+        return self
+
+    def kafka_range(self) -> tuple[str, str]:
+        return line_of(dict.fromkeys(self.ends, 0)), line_of(self.ends)
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+A2, A3 = ("a", 2), ("a", 3)
+
+
+def goes_on(
+    recorded: SourceState, *streams: tuple[str, Mapping[tuple[str, int], int]], allowed: bool = False
+) -> Available:
+    """What a source goes on with whose streams each name topics of a cluster of its own. Its brokers tell the ids of topics."""
+    leaves = [
+        LeafDescription(
+            "kafka", "kafka", topics, {"subscribe": topics}, cast(Any, OnBrokers(ends)),
+            {topic: f"{topic} of {place}" for topic in topics.split(",")}, "events", place, place,
+        )
+        for place, (topics, ends) in enumerate(streams)
+    ]  # fmt: skip
+    return check_available(
+        cast(Any, None), leaves, {"events": recorded}, Path("/nowhere"), allow_non_restored_state=allowed
+    )
+
+
+def test_a_topic_that_a_stream_leaves_is_none_of_another_cluster_s_of_the_same_name() -> None:
+    of_a = {A: 1, A1: 1, A2: 1, A3: 1}
+    ids = {"0/a": "a of 0", "0/b": "b of 0", "1/a": "a of 1"}
+    recorded = SourceState(lines=(line_of({**of_a, B: 1}), line_of({A: 1, A1: 1})), topic_ids=ids)
+    found = goes_on(recorded, ("b", {B: 1}), ("a", {A: 1, A1: 1}))
+    assert [parse(line) for line in found.moved["events"].lines] == [{B: 1}, {A: 1, A1: 1}]
+    assert found.moved["events"].left == {"0/a": LeftTopic({str(number): 1 for _, number in of_a}, "a of 0")}
+
+
+def test_a_stream_that_is_allowed_to_take_a_topic_over_begins_with_the_partitions_that_its_brokers_have() -> (
+    None
+):
+    ids = {"0/a": "a of 0", "0/b": "b of 0", "1/c": "c of 1"}
+    recorded = SourceState(lines=(line_of({A: 1, A1: 1, B: 1}), line_of({C: 1})), topic_ids=ids)
+    streams = ("b", {B: 1}), ("a,c", {A: 1, C: 1})
+    with refused(IncompatibleError, "'events'", "stream 1", "'a'", "--allow-non-restored-state"):
+        goes_on(recorded, *streams)
+    found = goes_on(recorded, *streams, allowed=True)
+    assert parse(found.moved["events"].lines[1]) == {A: 0, C: 1}
+    assert goes_on(found.moved["events"], *streams).losses == []

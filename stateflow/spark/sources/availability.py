@@ -47,7 +47,6 @@ from stateflow.spark.sources.kafka_streams import (
     left_and_new,
     left_of_topics,
     recorded_ids,
-    recorded_partitions,
     recorded_stream,
     settled,
 )
@@ -177,7 +176,8 @@ def _check_kafka(
         else:
             found.losses += accepted_losses(uid, expected, earliest, latest, stream.made_anew(here))
         # The next run would ask once more about what this one has accepted, unless its record has it.
-        begun = {at: earliest.get(at, 0) for at in goes_on.unsure.get(leaf.place, ()) if at not in here}
+        unsure = goes_on.unsure.get(leaf.place, ())
+        begun = {at: earliest[at] for at in unsure if at in earliest and at not in here}
         # Of topics that are all new Spark has to be told more than those that are cut: a line without a topic is none of Kafka.
         places[leaf.place] = {**here, **cut_beginnings(expected, earliest), **begun} or {**earliest}
     moved = _moved(recorded, streams, places, goes_on.away)
@@ -202,8 +202,8 @@ def _stream_of(leaf: LeafDescription, recorded: SourceState, earliest: Partition
     if not named:
         # Which topics a pattern matches, only the brokers tell.
         topics = topics_of(leaf.options) or {topic for topic, _ in (*read, *earliest)}
-        # Brokers do not tell of a partition that is gone.
-        named = {at for at in (*earliest, *recorded_partitions(recorded)) if at[0] in topics}
+        # Brokers do not tell of a partition that is gone. What other streams have read may be of another cluster.
+        named = {at for at in (*earliest, *read, *left) if at[0] in topics}
     known_ids, left_ids = recorded_ids(recorded, leaf.place)
     return KafkaStream(leaf.place, read, left, named, known_ids, leaf.topic_ids, left_ids)
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import kind_of
 from stateflow.spark.sources.kafka import Partitions, apart, parse
 
 Partition = tuple[str, int]
@@ -75,12 +74,6 @@ def recorded_stream(recorded: SourceState, place: int) -> tuple[Partitions, Part
     return parse(recorded.lines[place]), _left(recorded, f"{place}/")
 
 
-def recorded_partitions(recorded: SourceState) -> Collection[Partition]:
-    """All that a source has read."""
-    lines = [parse(line) for line in recorded.lines if kind_of(line) == "kafka"]
-    return {at for known in (*lines, _left(recorded)) for at in known}
-
-
 def recorded_ids(recorded: SourceState, place: int) -> tuple[dict[str, str], dict[str, str]]:
     """What brokers called the topics that a stream has read, and those that it has left."""
     left = {name: topic.id for name, topic in recorded.left.items() if topic.id}
@@ -142,7 +135,7 @@ def _of_stream(ids: Mapping[str, str], place: int) -> dict[str, str]:
     return {name.partition("/")[2]: id for name, id in ids.items() if name.startswith(f"{place}/")}
 
 
-def _left(recorded: SourceState, stream: str = "") -> dict[Partition, int]:
+def _left(recorded: SourceState, stream: str) -> dict[Partition, int]:
     return {
         (name.partition("/")[2], int(partition)): offset
         for name, topic in recorded.left.items()
