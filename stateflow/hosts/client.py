@@ -42,6 +42,8 @@ ANSWERS = 10.0
 """Seconds within which a host that lives says its first word to whoever asks."""
 BEGINS = 30.0
 """Seconds that a busy host may take to begin a run beyond those that the run waits for a place."""
+_LONGEST = 366 * 24 * 3600.0
+"""Seconds that a run waits for a place at most. No timeout of a socket is endless or lasts for centuries."""
 _LENGTH = struct.Struct(">I")
 _MOST = 64 << 20
 _FORWARDED: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
@@ -205,7 +207,7 @@ def run_on(
     It waits for a place, and for a host whose Spark starts or has died and is started again.
     """
     try:
-        return _begun_on(folder, argv, environ, wait, say)
+        return _begun_on(folder, argv, environ, min(wait, _LONGEST), say)
     except KeyboardInterrupt:  # a run that has begun hears it itself
         say(f"stateflow: interrupted before the run began on the host {folder.name}")
         return INTERRUPTED

@@ -238,6 +238,7 @@ def driver_folder(task: Task) -> Path:
         ({"name": "Team A"}, "'Team A'"),
         ({"name": "team", "wait": "30"}, "wait='30'"),
         ({"name": "team", "wait": -1}, "wait=-1"),
+        ({"name": "team", "wait": float("nan")}, "wait=nan"),
         ({"name": "team", "only": "yes"}, "only='yes'"),
         ({"name": "team", "otherwise": "spark"}, "otherwise='spark'"),
     ],

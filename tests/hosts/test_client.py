@@ -207,6 +207,12 @@ def test_a_run_that_has_begun_takes_as_long_as_it_takes(short: Path) -> None:
     assert Side(short, waiting(1.0, {"started": 1}, {"exit": 7})).run([], 0.0) == 7
 
 
+@pytest.mark.parametrize("wait", [float("inf"), 1e10])
+def test_a_run_may_wait_without_an_end(short: Path, wait: float) -> None:
+    host = Side(short, waiting(0.0, {"waits": "it is full"}, {"started": 1}, {"exit": 7}))
+    assert host.run([], wait) == 7
+
+
 @pytest.mark.parametrize("starting", [False, True], ids=["for a place", "for a start"])
 def test_ctrl_c_while_a_run_waits_is_one_sentence(short: Path, starting: bool) -> None:
     (short / "hosts").mkdir()

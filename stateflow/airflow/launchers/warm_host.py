@@ -45,7 +45,7 @@ class WarmHost:
         # The name may be a template, which Airflow renders when the task runs.
         if not isinstance(name, str) or not (is_template(name) or NAME.fullmatch(name)):
             raise ValueError(f"WarmHost: {not_a_name(name)}")
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or wait < 0:
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
             raise ValueError(
                 f"WarmHost takes seconds to wait for a place, such as wait=30, not wait={wait!r}"
             )
