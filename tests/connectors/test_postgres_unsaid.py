@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.connectors import DisagreementError, IncompatibleError, UnavailableError, UsageError, tries
 from stateflow.connectors.postgres import server as server_module
+from stateflow.connectors.postgres.relation import Relation
 from stateflow.connectors.postgres.server import connected
 from stateflow.testing.sink_log import SinkLog
 from tests.connectors.postgres_server import Server, variable
@@ -709,20 +710,25 @@ def test_a_short_wait_for_a_lock_is_no_line(
     assert not [each for each in caplog.records if "shop.t" in each.getMessage()]
 
 
-def test_a_session_has_limits_that_its_connection_may_set_itself(shop: Server) -> None:
+def test_a_transaction_has_limits_that_its_connection_may_set_itself_and_a_pooler_hands_none_on(
+    shop: Server,
+) -> None:
     def shown(url: str) -> list[str]:
-        with connected(url, "table t") as connection:
-            rows = [
-                connection.execute(f"SHOW {name}").fetchone()
-                for name in ("lock_timeout", "tcp_keepalives_idle")
-            ]
-            connection.rollback()  # they are not of a transaction
-            assert connection.execute("SHOW tcp_keepalives_count").fetchone() == ("3",)
-        return [row[0] for row in rows if row is not None]
+        with variable("TEST_POSTGRES", url), connected("env:TEST_POSTGRES", "table t") as connection:
+            names = "current_setting('lock_timeout'), current_setting('tcp_keepalives_idle')"
+            inside = connection.execute(f"SELECT {names}").fetchone()
+            connection.commit()
+            behind = connection.execute(f"SELECT {names}").fetchone()
+        with psycopg.connect(url) as plain:
+            assert plain.execute(f"SELECT {names}").fetchone() == behind
+        return list(inside or ())
 
-    with variable("TEST_POSTGRES", shop.url):
-        assert shown("env:TEST_POSTGRES") == ["1min", "30"]
-    with variable(
-        "TEST_POSTGRES", f"{shop.url}?options=-c%20lock_timeout%3D0%20-c%20tcp_keepalives_idle%3D7"
-    ):
-        assert shown("env:TEST_POSTGRES") == ["0", "7"]
+    assert shown(shop.url) == ["1min", "30"]
+    assert shown(f"{shop.url}?options=-c%20lock_timeout%3D0%20-c%20tcp_keepalives_idle%3D7") == ["0", "7"]
+
+
+def test_tables_that_a_run_makes_leave_the_limits_of_its_transaction(shop: Server) -> None:
+    with connected("env:TEST_POSTGRES", "table t") as connection:
+        Relation(connection, "shop", "t").make_slots("env:TEST_POSTGRES", "table t")
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("1min",)
+    assert shop.run("SELECT count(*) FROM shop.stateflow_slots") == [(0,)]

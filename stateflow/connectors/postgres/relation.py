@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.connectors import IncompatibleError, NotFoundError, SinkSlot, UsageError
 from stateflow.connectors.postgres.columns import Column, quoted
+from stateflow.connectors.postgres.server import make_table
 
 if TYPE_CHECKING:
     import psycopg
@@ -236,26 +237,19 @@ class Relation:
                 f"rows: ALTER TABLE {table} {filled}REPLICA IDENTITY USING INDEX {name}"
             )
 
-    def make_slots(self, what: str) -> None:
-        """Makes the table of slots, if it is missing."""
+    def make_slots(self, connection: str, what: str) -> None:
+        """Makes the table of slots, if it is missing, over a connection of its own."""
         import psycopg
 
         if self.one("SELECT to_regclass(%s)", (self.slots,)) != (None,):
             return
+        columns = "(job text, sink text, slot bigint, mark bigint, relation bigint, job_name text, at timestamptz, PRIMARY KEY (job, sink))"
         try:
-            self.connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {self.slots} (job text, sink text, slot bigint, mark bigint, relation bigint, job_name text, "
-                "at timestamptz, PRIMARY KEY (job, sink))"
-            )
-            self.connection.commit()
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
-            self.connection.rollback()  # another run has made it in this very moment
+            make_table(connection, what, f"{self.slots} {columns}")
         except psycopg.errors.InsufficientPrivilege as error:
-            self.connection.rollback()
             raise UsageError(
                 f"{what}: the table {self.slots}, which says what came, cannot be made: {error.diag.message_primary}; GRANT CREATE ON SCHEMA "
-                f"{quoted(self.schema)} to the role, or make it: CREATE TABLE {self.slots} (job text, sink text, slot bigint, mark bigint, "
-                "relation bigint, job_name text, at timestamptz, PRIMARY KEY (job, sink))"
+                f"{quoted(self.schema)} to the role, or make it: CREATE TABLE {self.slots} {columns}"
             ) from error
 
     def require_slots(self, what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,10 +29,11 @@ _ON_SERVER = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-"""Settings of the session: a wait for a lock ends, and the server notices a driver whose machine is gone, which would keep its locks for hours."""
-_SET = """
-SELECT set_config(name, wanted, false) FROM pg_settings JOIN unnest(%s::text[], %s::text[]) AS wanted (named, wanted) ON named = name
-WHERE source = 'default'
+"""Settings of the transaction: a wait for a lock ends, and the server notices a driver whose machine is gone, which would keep its locks for hours.
+A pooler that lends a server's connection to one transaction after the other (pgbouncer) hands none of them on."""
+_BEGIN = """
+SELECT pg_backend_pid(), count(set_config(name, wanted, true))
+FROM pg_settings JOIN unnest(%s::text[], %s::text[]) AS wanted (named, wanted) ON named = name WHERE source = 'default'
 """
 """What the server, the role or the connection says by itself counts more."""
 LOOK_S = 20.0
@@ -64,7 +65,7 @@ T = TypeVar("T")
 
 @contextmanager
 def connected(connection: str, what: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to the server of a table. What is written is kept only by its `commit()`."""
+    """A connection to the server of a table, for one transaction. What is written is kept only by its `commit()`."""
     driver = required("psycopg", "postgres", what)
     try:
         given = driver.conninfo.conninfo_to_dict(conninfo(connection))
@@ -74,12 +75,12 @@ def connected(connection: str, what: str) -> Iterator[psycopg.Connection[Any]]:
         ) from None
     wanted = {**_SESSION, **given}
     try:
-        opened = driver.connect(**wanted, autocommit=True)
-        opened.execute(_SET, (list(_ON_SERVER), list(_ON_SERVER.values())))
-        opened.autocommit = False
+        opened = driver.connect(**wanted)
+        # A pooler's connection is of no process of the server's, and the next transaction may be of another one.
+        [(pid, _)] = opened.execute(_BEGIN, (list(_ON_SERVER), list(_ON_SERVER.values())))
     except driver.OperationalError as error:
         raise cannot_connect(what, str(error)) from error
-    blockers = _Blockers(opened.info.backend_pid, lambda: driver.connect(**wanted, autocommit=True))
+    blockers = _Blockers(pid, lambda: driver.connect(**wanted, autocommit=True))
     try:
         yield opened
     except driver.errors.LockNotAvailable as error:
@@ -89,6 +90,18 @@ def connected(connection: str, what: str) -> Iterator[psycopg.Connection[Any]]:
     finally:
         opened.close()
         blockers.forget()
+
+
+def make_table(connection: str, what: str, statement: str) -> None:
+    """Makes a table in a transaction of its own; nothing if somebody else has made it in this very moment."""
+    import psycopg
+
+    with (
+        suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable),
+        connected(connection, what) as opened,
+    ):
+        opened.execute(f"CREATE TABLE IF NOT EXISTS {statement}")
+        opened.commit()
 
 
 class _Blockers:

@@ -33,7 +33,7 @@ from stateflow.connectors.postgres.columns import (
     quoted,
 )
 from stateflow.connectors.postgres.relation import Relation, missing_schema, refuse_made_anew
-from stateflow.connectors.postgres.server import connected, is_passing, said, trying_again
+from stateflow.connectors.postgres.server import connected, is_passing, make_table, said, trying_again
 from stateflow.connectors.postgres.table import APPEND, UPSERT, PostgresTable, names_of_table
 
 if TYPE_CHECKING:
@@ -201,16 +201,11 @@ class PostgresAppend(Sink):
         trying_again(str(self.target), lambda: self._opened(rows))
 
     def _opened(self, rows: Sequence[tuple[str, str]]) -> None:
+        if self.target.create:
+            self._make(rows)
         with self._relation() as relation:
-            if self.target.create and relation.oid() is None:
-                self.refuse_gone(str(self.target))
-                if cut := overlong([relation.schema, relation.table]):
-                    raise UsageError(
-                        f"{self.target} cannot be made: Postgres would cut the name {cut}: give it a shorter one"
-                    )
-                self._make(relation, rows)
             self.identity = relation.identity(self._load(relation, rows, "").relation)
-            relation.make_slots(str(self.target))
+            relation.make_slots(self.target.connection, str(self.target))
             relation.require_slots(str(self.target))
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
@@ -299,9 +294,19 @@ class PostgresAppend(Sink):
     def _relation(self) -> _Opened:
         return _Opened(self.target)
 
-    def _make(self, relation: Relation, rows: Sequence[tuple[str, str]]) -> None:
+    def _make(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Makes the table, if it is missing."""
         import psycopg
 
+        what = str(self.target)
+        with self._relation() as relation:
+            if relation.oid() is not None:
+                return
+        self.refuse_gone(what)
+        if cut := overlong([relation.schema, relation.table]):
+            raise UsageError(
+                f"{what} cannot be made: Postgres would cut the name {cut}: give it a shorter one"
+            )
         columns = [f"{quoted(name)} {made_type(kind)}" for name, kind in rows]
         if self.upsert.keys:
             made = {name.lower(): quoted(name) for name, _ in rows}
@@ -309,12 +314,9 @@ class PostgresAppend(Sink):
             keys = [made.get(key.lower(), quoted(key)) for key in self.upsert.keys]
             columns.append(f"PRIMARY KEY ({', '.join(keys)})")
         try:
-            relation.connection.execute(f"CREATE TABLE IF NOT EXISTS {relation.name} ({', '.join(columns)})")
-            relation.connection.commit()
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
-            relation.connection.rollback()  # somebody else has made it in this very moment
+            make_table(self.target.connection, what, f"{relation.name} ({', '.join(columns)})")
         except (psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege) as error:
-            raise missing_schema(error, str(self.target), relation.schema) from error
+            raise missing_schema(error, what, relation.schema) from error
 
     def _load(self, relation: Relation, rows: Sequence[tuple[str, str]], operation: str) -> Load:
         """What batches do to the table as it is now. Refuses a table that does not fit."""
@@ -418,7 +420,7 @@ def _committed(load: Load, request: CommitRequest) -> Committed:
     at = request.at
     with connected(load.connection, load.what) as connection:
         relation = Relation(connection, *names_of_table(load.name))
-        relation.make_slots(load.what)
+        relation.make_slots(load.connection, load.what)
         slot, mark, recorded = relation.lock_slot(at)
         if request.is_in(load.what, slot, mark):
             return "already"
