@@ -27,6 +27,14 @@ class Order:
     [
         ("postgresql://etl@db.example/shop", "postgres://db.example:5432/shop.public.orders"),
         ("postgres://db.example:5433/shop?sslmode=require", "postgres://db.example:5433/shop.public.orders"),
+        (
+            "postgresql://etl@a.example:5433,b.example:5434/shop?target_session_attrs=read-write",
+            "postgres://a.example,b.example:5433,5434/shop.public.orders",
+        ),
+        (
+            "postgresql://a.example,[::1]:5433/shop",
+            "postgres://a.example,::1:5432,5433/shop.public.orders",
+        ),
         ("host=db.example dbname=shop user=etl", "postgres://db.example:5432/shop.public.orders"),
         ("service=shop", "postgres://service:shop/public.orders"),
         ("env:SHOP", "postgres://env:SHOP/public.orders"),

@@ -15,6 +15,7 @@ from stateflow.connectors import GETS_NEW_ROWS, SinkKind, UsageError, required, 
 _PART = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _NAME = re.compile(rf"{_PART}\.{_PART}")
 _OF_ENVIRONMENT = re.compile(r"env:(\w+)")
+_PORT = "5432"
 _SECRETS = frozenset({"password", "sslpassword"})
 
 
@@ -37,7 +38,7 @@ class PostgresTable:
         if not given or "service" in given or "env" in given:
             where = next((f"{key}:{given[key]}" for key in ("service", "env") if key in given), "environment")
             return f"postgres://{where}/{name}"
-        host, port = given.get("host", "localhost"), given.get("port", "5432")
+        host, port = given.get("host", "localhost"), given.get("port", _PORT)
         return f"postgres://{host}:{port}/{given.get('dbname') or given.get('user', '')}.{name}"
 
     def __str__(self) -> str:
@@ -93,9 +94,12 @@ def parts_of(connection: str) -> Mapping[str, str]:
 
 def _parts_of_url(url: str) -> Mapping[str, str]:
     read = urlsplit(url)
+    # Of several hosts each may have a port of its own.
+    hosts = [urlsplit(f"//{each}") for each in read.netloc.rpartition("@")[2].split(",")]
+    ports = [str(each.port or "") for each in hosts]
     found = {
-        "host": read.hostname or "",
-        "port": str(read.port or ""),
+        "host": ",".join(each.hostname or "" for each in hosts),
+        "port": ",".join(port or _PORT for port in ports) if any(ports) else "",
         "user": unquote(read.username or ""),
         "password": unquote(read.password or ""),
         "dbname": unquote(read.path.strip("/")),
