@@ -263,12 +263,11 @@ def test_a_schema_that_is_missing_and_rights_that_are_missing_are_told_with_the_
         opened(log, PAIR, create=True, table="nowhere.t")
     database.run("DROP ROLE IF EXISTS poor")
     database.run("CREATE ROLE poor LOGIN PASSWORD 'p'")
-    database.run("GRANT USAGE ON SCHEMA shop TO poor")
     database.run("CREATE TABLE shop.t (id bigint, v text)")
     given = {**psycopg.conninfo.conninfo_to_dict(database.url), "user": "poor", "password": "p"}
     with variable("TEST_POSTGRES", psycopg.conninfo.make_conninfo(**given)):
-        for right in ("INSERT", "CREATE"):
-            with refused(UsageError, f"GRANT {right}") as caught:
+        for right in ("USAGE", "INSERT", "CREATE"):
+            with refused(UsageError, "Postgres table shop.t", f"GRANT {right}") as caught:
                 opened(log, PAIR)
             statement = str(caught.value)[str(caught.value).index("GRANT") :].split(", or make")[0]
             database.run(statement.replace("to the role", "TO poor"))

@@ -195,6 +195,18 @@ class Relation:
         whole = self.one("SELECT coalesce(pg_partition_root(%s::oid)::oid, %s::oid)::bigint", (oid, oid))
         return f"postgres:{row}/{whole[0] if whole else oid}"
 
+    def require_schema(self, what: str) -> None:
+        """The right to find anything in its schema, if there is such a one."""
+        row = self.one(
+            "SELECT has_schema_privilege(oid, 'USAGE'), current_user FROM pg_namespace WHERE nspname = %s",
+            (self.schema,),
+        )
+        if row is not None and not row[0]:
+            schema, role = quoted(self.schema), quoted(row[1])
+            raise UsageError(
+                f"{what}: {row[1]} has no right to find it in the schema {self.schema}: GRANT USAGE ON SCHEMA {schema} TO {role}"
+            )
+
     def require(self, what: str, rights: Sequence[str]) -> int:
         """Its oid. The error says that it is not there, is no table, or is not ours to write."""
         oid = self.oid()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -291,8 +292,13 @@ class PostgresAppend(Sink):
         check_as_json(str(self.target), rows)
         return rows
 
-    def _relation(self) -> _Opened:
-        return _Opened(self.target)
+    @contextmanager
+    def _relation(self) -> Iterator[Relation]:
+        """The table, with a connection of its own for the length of a `with`."""
+        with connected(self.target.connection, str(self.target)) as connection:
+            relation = Relation(connection, *names_of_table(self.target.name))
+            relation.require_schema(str(self.target))
+            yield relation
 
     def _make(self, rows: Sequence[tuple[str, str]]) -> None:
         """Makes the table, if it is missing."""
@@ -383,20 +389,6 @@ class PostgresUpsert(PostgresAppend):
     """The sink `stream.upsert(uid, postgres(table), keys=[...], order_by=..., delete_when=...)`."""
 
     declared: ClassVar[SinkKind] = UPSERT
-
-
-class _Opened:
-    """A table with a connection of its own, for the length of a `with`."""
-
-    def __init__(self, table: PostgresTable) -> None:
-        self._table = table
-        self._connection = connected(table.connection, str(table))
-
-    def __enter__(self) -> Relation:
-        return Relation(self._connection.__enter__(), *names_of_table(self._table.name))
-
-    def __exit__(self, *error: Any) -> None:
-        self._connection.__exit__(*error)
 
 
 def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> str:
