@@ -494,6 +494,28 @@ def test_a_publication_that_takes_no_changes_of_the_upsert_asks_for_nothing(
     assert table(shop) == [("a", 2), ("b", 1)]
 
 
+@pytest.mark.parametrize("of", ["TABLE shop.t WHERE (v > 3)", "TABLE shop.t (v)"])
+@pytest.mark.parametrize("options", [{}, {"delete_when": "v < 0"}])
+def test_a_publication_that_cannot_tell_of_all_changes_is_refused_at_the_start(
+    log: SinkLog, shop: Server, published: Callable[[str], None], of: str, options: dict[str, str]
+) -> None:
+    shop.run("CREATE TABLE shop.t (k text PRIMARY KEY, v bigint)")
+    published(of)
+    with refused(
+        IncompatibleError, "Postgres table shop.t", 'ALTER TABLE "shop"."t" ', "IDENTITY FULL;"
+    ) as caught:
+        opened(log, TEXT, "upsert", keys=["k"], **options)
+    said = str(caught.value)
+    if "WHERE" in of:
+        shop.run(said[said.index("ALTER TABLE") : said.index(";")])
+    else:
+        shop.run("ALTER PUBLICATION changes SET TABLE shop.t (k, v)")
+    sink = opened(log, TEXT, "upsert", keys=["k"], **options)
+    log.deliver(sink, rows(log, TEXT, ("a", 1), ("b", 9)))
+    log.deliver(sink, rows(log, TEXT, ("a", 2)))
+    assert table(shop) == [("a", 2), ("b", 9)]
+
+
 def test_rows_of_a_common_table_are_not_written_on_trial(log: SinkLog, shop: Server) -> None:
     shop.run(
         "CREATE TABLE shop.t (k text PRIMARY KEY, v bigint, n bigserial, at timestamptz DEFAULT now(), w text DEFAULT 'x', "

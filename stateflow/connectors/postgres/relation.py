@@ -114,6 +114,11 @@ ORDER BY 1 LIMIT 1
 """
 """A publication may name a partitioned table for its partitions, which alone have rows, each with a replica identity of its own."""
 
+_NARROWED = """
+SELECT EXISTS (SELECT 1 FROM pg_publication_rel r WHERE coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL)
+"""
+"""Whether a publication has a condition or a list of columns. Servers before 15 know neither."""
+
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -248,6 +253,23 @@ class Relation:
                 f"{what}: the publication {publication} publishes {table}, which has no replica identity, so that the server would refuse to change its "
                 f"rows: ALTER TABLE {table} {filled}REPLICA IDENTITY USING INDEX {name}"
             )
+
+    def require_published_columns(self, what: str, changed: Sequence[str], *, deletes: bool) -> None:
+        """Of a table that is published with a condition or a list of columns the server refuses changes that it cannot tell of. It is asked itself, and
+        changes nothing. `changed` are the columns that an upsert updates."""
+        import psycopg
+
+        if self.one(_NARROWED) != (True,):
+            return
+        changes = [f"UPDATE {self.name} SET {quoted(name)} = {quoted(name)}" for name in changed[:1]]
+        try:
+            for change in [*changes, f"DELETE FROM {self.name}"] if deletes else changes:
+                self.connection.execute(f"EXPLAIN {change}")
+        except psycopg.errors.InvalidColumnReference as error:
+            raise IncompatibleError(
+                f"{what} is published so that the server would refuse to change its rows ({error.diag.message_detail}): where the publication has a "
+                f"condition, ALTER TABLE {self.name} REPLICA IDENTITY FULL; where it lists columns, let it list those of the replica identity, too"
+            ) from error
 
     def make_slots(self, connection: str, what: str) -> None:
         """Makes the table of slots, if it is missing, over a connection of its own."""

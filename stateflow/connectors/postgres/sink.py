@@ -363,9 +363,11 @@ class PostgresAppend(Sink):
                 f"({', '.join(map(quoted, keys))})"
             )
         if index is not None:
+            changed = [column.name for column in found.values() if column.name not in keys]
             relation.require_replica_identity(
-                what, oid, index, updates=len(found) > len(keys), deletes=self.upsert.deletes
+                what, oid, index, updates=bool(changed), deletes=self.upsert.deletes
             )
+            relation.require_published_columns(what, changed, deletes=self.upsert.deletes)
         return Load(
             connection=self.target.connection,
             name=self.target.name,
