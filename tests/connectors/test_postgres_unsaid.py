@@ -516,6 +516,26 @@ def test_a_publication_that_cannot_tell_of_all_changes_is_refused_at_the_start(
     assert table(shop) == [("a", 2), ("b", 9)]
 
 
+@pytest.mark.parametrize(
+    "kind", ["smallserial", "smallint GENERATED ALWAYS AS IDENTITY", "int DEFAULT nextval('shop.down')"]
+)
+def test_a_sequence_that_is_at_its_end_fails_the_batch(log: SinkLog, shop: Server, kind: str) -> None:
+    shop.run("CREATE SEQUENCE shop.down INCREMENT BY -2 MINVALUE -9 MAXVALUE -1")  # five numbers
+    shop.run(f"CREATE TABLE shop.t (k text, v bigint, n {kind})")
+    if "down" not in kind:
+        shop.run("SELECT setval('shop.t_n_seq', 32762)")
+    sink = opened(log, TEXT)
+    assert log.deliver(sink, rows(log, TEXT, ("a", 1), ("b", 2), ("c", 3))) == "committed"
+    sequence = "shop.down" if "down" in kind else "shop.t_n_seq"
+    with refused(
+        IncompatibleError, "Postgres table shop.t", sequence, "'n' has 2 ", "3 rows", "ALTER SEQUENCE"
+    ):
+        log.prepare(sink, rows(log, TEXT, ("d", 4), ("e", 5), ("f", 6)))
+    log.slot -= 1
+    assert log.deliver(sink, rows(log, TEXT, ("d", 4), ("e", 5))) == "committed"
+    assert len(table(shop)) == 5
+
+
 def test_rows_of_a_common_table_are_not_written_on_trial(log: SinkLog, shop: Server) -> None:
     shop.run(
         "CREATE TABLE shop.t (k text PRIMARY KEY, v bigint, n bigserial, at timestamptz DEFAULT now(), w text DEFAULT 'x', "

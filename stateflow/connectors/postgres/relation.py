@@ -118,6 +118,23 @@ _NARROWED = """
 SELECT EXISTS (SELECT 1 FROM pg_publication_rel r WHERE coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL)
 """
 """Whether a publication has a condition or a list of columns. Servers before 15 know neither."""
+_NUMBERS = """
+SELECT column_name, sequence, numbers FROM (
+    SELECT a.attname::text AS column_name, q.seqrelid::regclass::text AS sequence, CASE WHEN has_sequence_privilege(q.seqrelid, 'USAGE, SELECT') THEN
+        trunc((CASE WHEN q.seqincrement > 0 THEN q.seqmax ELSE q.seqmin END
+            - coalesce(pg_sequence_last_value(q.seqrelid)::numeric, q.seqstart::numeric - q.seqincrement)) / q.seqincrement)::bigint
+    END AS numbers
+    FROM pg_attribute a JOIN pg_sequence q ON NOT q.seqcycle AND q.seqrelid IN (
+        SELECT p.refobjid FROM pg_attrdef d JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+        WHERE p.refclassid = 'pg_class'::regclass AND d.adrelid = a.attrelid AND d.adnum = a.attnum
+        UNION ALL
+        SELECT p.objid FROM pg_depend p WHERE p.classid = 'pg_class'::regclass AND p.deptype = 'i'
+        AND p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid AND p.refobjsubid = a.attnum
+    )
+    WHERE a.attrelid = %s AND NOT a.attname = ANY (%s)
+) found WHERE numbers < %s ORDER BY numbers LIMIT 1
+"""
+"""Of the sequences that number the rows by a default or as an identity, the one that ends first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +287,14 @@ class Relation:
                 f"{what} is published so that the server would refuse to change its rows ({error.diag.message_detail}): where the publication has a "
                 f"condition, ALTER TABLE {self.name} REPLICA IDENTITY FULL; where it lists columns, let it list those of the replica identity, too"
             ) from error
+
+    def out_of_numbers(self, oid: int, written: Sequence[str], rows: int) -> str:
+        """Which sequence ends before it has numbered so many rows; empty for none. A trial would take its numbers."""
+        row = self.one(_NUMBERS, (oid, list(written), rows))
+        if row is None:
+            return ""
+        column, sequence, numbers = row
+        return f"the sequence {sequence} of its column {column!r} has {numbers} numbers left, and the batch {rows} rows (ALTER SEQUENCE {sequence})"
 
     def make_slots(self, connection: str, what: str) -> None:
         """Makes the table of slots, if it is missing, over a connection of its own."""

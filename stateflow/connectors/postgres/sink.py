@@ -246,7 +246,9 @@ class PostgresAppend(Sink):
             return
         load = Load(**prepared.payload)
         try:
-            refused = trying_again(load.what, lambda: _tried(load, stager.batches(prepared.files)))
+            refused = trying_again(
+                load.what, lambda: _tried(load, stager.batches(prepared.files), prepared.rows)
+            )
         except psycopg.Error as error:
             refused = said(error)
         if refused:
@@ -393,7 +395,7 @@ class PostgresUpsert(PostgresAppend):
     declared: ClassVar[SinkKind] = UPSERT
 
 
-def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> str:
+def _tried(load: Load, batches: Iterable[pa.RecordBatch], rows: int) -> str:
     """Which rows the table would not take whole; empty if it takes all. What the server refuses is its error. All is done as in the commit, and taken
     back."""
     with connected(load.connection, load.what) as connection:
@@ -402,6 +404,9 @@ def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> str:
         keys = [column for column in columns if column.name in load.keys and column.kept_as]
         refused = load.copy(connection, batches, columns, [key.name for key in keys])
         refused = refused or load.other_key(connection, keys)
+        refused = refused or relation.out_of_numbers(
+            load.relation, [name for _, name, _ in load.columns], rows
+        )
         if not refused and (load.guarded or load.may_outgrow(connection, relation.indexed(load.relation))):
             load.write(connection)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
