@@ -191,6 +191,39 @@ def test_a_topic_that_was_made_anew_is_refused(log: SinkLog, topics: Topics, top
     assert "abandon" not in str(caught.value), "nothing is decided"
 
 
+def test_a_topic_that_a_decided_record_is_for_is_not_to_be_made_anew_alone(
+    log: SinkLog, topics: Topics, topic: str
+) -> None:
+    sink = opened(log, topics, topic)
+    log.deliver(sink, rows(log, PAIR, (1, "a")))
+    waiting = log.prepare(sink, rows(log, PAIR, (2, "b")))
+    topics.delete(topic)
+    with refused(
+        DisagreementError, f"Kafka topic {topic} ", "'totals' a new uid", "`stateflow abandon orders 2`"
+    ):
+        log.commit(waiting)
+    sink.last_commit = log.at(1)
+    with refused(DisagreementError, f"Kafka topic {topic} ", "slot 1", "a new sink uid"):
+        sink.open(log.spark, log.spark.createDataFrame([], PAIR).schema)
+    topics.make(topic)
+    log.sink, log.last = "anew", None
+    assert log.deliver(opened(log, topics, topic), rows(log, PAIR, (3, "c"))) == "committed"
+
+
+def test_a_deleted_topic_of_slots_is_made_for_a_first_slot_and_named_behind_it(
+    log: SinkLog, topics: Topics, topic: str
+) -> None:
+    sink = opened(log, topics, topic)
+    waiting = log.prepare(sink, rows(log, PAIR, (1, "a")))
+    topics.delete("stateflow-slots")
+    assert log.commit(waiting) == "committed"
+    waiting = log.prepare(sink, rows(log, PAIR, (2, "b")))
+    topics.delete("stateflow-slots")
+    for act in (lambda: log.commit(waiting), lambda: log.prepare(sink, rows(log, PAIR, (3, "c")))):
+        with refused(DisagreementError, topic, "stateflow-slots", "a new sink uid"):
+            act()
+
+
 def test_an_upsert_writes_the_last_of_each_key_and_tombstones_for_deletes(
     log: SinkLog, topics: Topics, topic: str
 ) -> None:

@@ -85,6 +85,7 @@ class Cluster:
         self.topic = topic
         self._patience = patience
         self.what = f"Kafka topic {topic.topic}"
+        self.what_by_slots = f"{self.what}, by the slots in the topic {slots.TOPIC},"
         self._driver: ModuleType = required("confluent_kafka", "kafka", self.what)
         self._operator: ModuleType = required("confluent_kafka.admin", "kafka", self.what)
 

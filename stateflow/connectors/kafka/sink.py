@@ -12,6 +12,7 @@ from stateflow.connectors import (
     Committed,
     FileRef,
     IncompatibleError,
+    NotFoundError,
     Prepared,
     Sink,
     SinkKind,
@@ -44,7 +45,11 @@ class KafkaAppend(Sink):
         self.upsert.deletion(schema)
         _, values = self._columns(schema)
         self._encoder(schema, values)
-        facts = trying_again(lambda: _may_write(Cluster(self.target)))
+        try:
+            facts = trying_again(lambda: _may_write(Cluster(self.target)))
+        except NotFoundError:
+            self.refuse_gone(str(self.target))
+            raise
         self._refuse_compacted(facts)
         self.identity = facts.id
         self._spread(facts)
@@ -59,7 +64,7 @@ class KafkaAppend(Sink):
             kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
             if kept is not None:
                 slots.refuse_made_anew(kept.topic_id, facts.id, cluster.what, at)
-            at.refuse_disagreement(cluster.what, kept.slot if kept is not None else None)
+            at.refuse_disagreement(cluster.what_by_slots, kept.slot if kept is not None else None)
             return facts
 
         facts = trying_again(asked)
@@ -98,6 +103,11 @@ class KafkaAppend(Sink):
             return trying_again(lambda: _committed(request, next(attempts)))
         except IncompatibleError as error:
             raise request.stuck(f"{error}; then run again") from error
+        except NotFoundError as error:
+            topic = _topic_of(request.prepared)
+            raise slots.lost_topic(
+                f"{topic} was deleted", request.at, "make it anew, ", decided=True
+            ) from error
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
@@ -237,9 +247,11 @@ def _committed(request: CommitRequest, attempt: int) -> Committed:
     with begun as transaction:
         kept = slots.read(at, cluster.what, cluster.group_slot, cluster.topic_slot)
         slot, mark = (kept.slot, kept.mark) if kept is not None else (None, None)
-        if request.is_in(cluster.what, slot, mark):
+        if request.is_in(cluster.what_by_slots, slot, mark):
             return "already"
         slots.refuse_made_anew(topic_id, cluster.facts().id, cluster.what, at, decided=True)
+        if kept is None:
+            cluster.make_slots()  # somebody may have deleted it since the run began
         # Asked after the transaction was opened: a run that replaces this one opens its own after it has claimed the job.
         request.still_owner()
         transaction.begin()

@@ -84,12 +84,17 @@ def writers(kept: Mapping[str, str], topic_id: str) -> dict[str, str]:
 def refuse_made_anew(topic_id: str, now: str, what: str, at: SinkSlot, *, decided: bool = False) -> None:
     """DisagreementError for a topic that is not the one which got the last slot, or which a `decided` record is for."""
     if topic_id != now:
-        given_up = (
-            f", behind `stateflow abandon {at.job_name} {at.slot}`, which gives up the rows that are decided for the old one"
-            if decided
-            else ""
-        )
-        raise DisagreementError(
-            f"sink and log disagree: {what} was deleted and made anew, so that messages of job {at.job_name!r} are missing: give sink {at.sink!r} a "
-            f"new uid{given_up}, and it goes on with the new topic"
-        )
+        raise lost_topic(f"{what} was deleted and made anew", at, "", decided=decided)
+
+
+def lost_topic(what: str, at: SinkSlot, first: str, *, decided: bool) -> DisagreementError:
+    """The error for a topic that is gone; `first` is what has to be done before the sink goes on with another one."""
+    given_up = (
+        f", behind `stateflow abandon {at.job_name} {at.slot}`, which gives up the rows that are decided for the old one"
+        if decided
+        else ""
+    )
+    return DisagreementError(
+        f"sink and log disagree: {what}, so that messages of job {at.job_name!r} are missing: {first}give sink {at.sink!r} a new uid{given_up}, and "
+        "it goes on with the new topic"
+    )
