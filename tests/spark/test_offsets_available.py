@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError, IncompatibleError
-from stateflow.spark.sources.availability import check_available, check_rewindable
+from stateflow.format.records import LeftTopic, SourceState
+from stateflow.spark.sources.availability import Available, check_available, check_rewindable
+from stateflow.spark.sources.kafka_topics import not_named
+from stateflow.spark.sources.leaves import LeafDescription
 from tests.refusals.refusal import refused
 from tests.spark.replay import (
     Replay,
@@ -22,6 +26,7 @@ from tests.spark.replay import (
     rows,
     table,
 )
+from tests.spark.test_kafka_streams import OnBrokers
 
 
 @pytest.fixture
@@ -158,3 +163,24 @@ def test_a_rewind_over_deleted_input_files_is_refused(
     check_rewindable(spark, first.state, second.state, replay.fetch)
     with pytest.raises(DisagreementError, match="cannot go back to log offset -1: of 3"):
         check_rewindable(spark, {}, third.state, replay.fetch)
+
+
+def test_a_topic_that_a_pattern_matches_no_more_is_left_and_one_that_it_matches_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    recorded = SourceState(lines=('{"orders":{"0":2},"returns":{"0":3}}',))
+    on_brokers = cast(Any, OnBrokers({("returns", 0): 3}))
+
+    def found(pattern: str) -> Available:
+        options = {"subscribepattern": pattern}
+        leaf = LeafDescription("kafka", "kafka", pattern, options, on_brokers, uid="events")
+        return check_available(spark, [leaf], {"events": recorded}, tmp_path)
+
+    left = found(r"\p{Lower}eturns")
+    assert left.moved["events"].lines == ('{"returns":{"0":3}}',)
+    assert left.moved["events"].left == {"0/orders": LeftTopic({"0": 2})}
+    assert "'orders'" in left.left[0]
+    with refused(DisagreementError, "'events'", "topic 'orders' partition 0", "gone"):
+        found("orders|returns")
+    assert not_named(spark, {"subscribepattern": "ret.*"}, {("orders", 0): 1}) == "topic 'orders'"
+    assert not_named(spark, {"subscribepattern": "ord.*"}, {("orders", 0): 1}) == ""

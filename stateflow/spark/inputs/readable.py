@@ -91,7 +91,7 @@ def _lost(
                     yield batch.slot, LostInput(why)
     elif leaf.kind == "kafka" and leaf.reads_micro_batches:
         with open_stream(spark, leaf, folder) as stream:
-            yield from _lost_of_kafka(leaf, stream, moved)
+            yield from _lost_of_kafka(spark, leaf, stream, moved)
     elif leaf.kind == "file":
         for batch, begin, end in moved:
             if why := _lost_of_files(spark, batch.after[leaf.uid], leaf.place, begin, end, folder, fetch):
@@ -116,14 +116,17 @@ def _lost_of_delta(spark: SparkSession, source: DeltaSource, begin: str, end: st
 
 
 def _lost_of_kafka(
-    leaf: LeafDescription, stream: MicroBatchStream, moved: Sequence[tuple[SlotInput, str, str]]
+    spark: SparkSession,
+    leaf: LeafDescription,
+    stream: MicroBatchStream,
+    moved: Sequence[tuple[SlotInput, str, str]],
 ) -> Iterator[tuple[int, LostInput]]:
     earliest, latest = map(kafka.parse, stream.kafka_range())
     for batch, begin, end in moved:
         begins = {} if begin == NOTHING else kafka.parse(begin)
         ends = kafka.parse(end)
         # Brokers are asked only for what the code names: of anything else they do not say that it is there.
-        if topic := not_named(leaf.options, kafka.read_between(begins, ends)):
+        if topic := not_named(spark, leaf.options, kafka.read_between(begins, ends)):
             yield batch.slot, LostInput(f"read {topic}, which this code does not name any more", by_code=True)
         elif why := kafka.missing_between(begins, ends, earliest, latest):
             yield batch.slot, LostInput(why)

@@ -48,6 +48,11 @@ class KafkaAdmin:
         return sorted(str(name) for name in found)
 
 
+def topic_matches(spark: SparkSession, pattern: str, topic: str) -> bool:
+    """Whether a pattern of topics matches one, as Spark's source takes it."""
+    return bool(java_names(spark).java.util.regex.Pattern.matches(pattern, topic))
+
+
 @contextmanager
 def kafka_admin(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[KafkaAdmin]:
     """A client with these properties."""

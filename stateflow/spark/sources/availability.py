@@ -50,7 +50,7 @@ from stateflow.spark.sources.kafka_streams import (
     recorded_stream,
     settled,
 )
-from stateflow.spark.sources.kafka_topics import assigned, ids_of_topics, topics_of
+from stateflow.spark.sources.kafka_topics import assigned, ids_of_topics, names_topic
 from stateflow.spark.sources.leaves import LeafDescription, by_source, shape_of
 from stateflow.spark.sources.positions import delta_source, open_stream
 
@@ -152,7 +152,7 @@ def _check_kafka(
     """The streams of one source."""
     uid = leaves[0].uid
     ranges = {leaf.place: _range_of(spark, leaf, scratch / f"{uid}-{leaf.place}") for leaf in leaves}
-    streams = [_stream_of(leaf, recorded, ranges[leaf.place][0]) for leaf in leaves]
+    streams = [_stream_of(spark, leaf, recorded, ranges[leaf.place][0]) for leaf in leaves]
     goes_on = settled(streams)
     twice = [
         (topic, place) for place, ats in goes_on.unsure.items() for topic in sorted({at[0] for at in ats})
@@ -196,12 +196,14 @@ def _range_of(spark: SparkSession, leaf: LeafDescription, folder: Path) -> tuple
     return earliest, latest
 
 
-def _stream_of(leaf: LeafDescription, recorded: SourceState, earliest: Partitions) -> KafkaStream:
+def _stream_of(
+    spark: SparkSession, leaf: LeafDescription, recorded: SourceState, earliest: Partitions
+) -> KafkaStream:
     read, left = recorded_stream(recorded, leaf.place)
     named = assigned(leaf.options)
     if not named:
-        # Which topics a pattern matches, only the brokers tell.
-        topics = topics_of(leaf.options) or {topic for topic, _ in (*read, *earliest)}
+        here = {topic for topic, _ in (*read, *earliest)}
+        topics = {topic for topic in here if names_topic(spark, leaf.options, topic)}
         # Brokers do not tell of a partition that is gone. What other streams have read may be of another cluster.
         named = {at for at in (*earliest, *read, *left) if at[0] in topics}
     known_ids, left_ids = recorded_ids(recorded, leaf.place)

@@ -10,7 +10,13 @@ from pyspark.sql import SparkSession
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.masking import hidden
 from stateflow.names import suggestion
-from stateflow.spark.internals.kafka_admin import PATIENCE, KafkaAdmin, KafkaRefusal, kafka_admin
+from stateflow.spark.internals.kafka_admin import (
+    PATIENCE,
+    KafkaAdmin,
+    KafkaRefusal,
+    kafka_admin,
+    topic_matches,
+)
 from stateflow.spark.sources.leaves import LeafDescription
 
 _PREFIX = "kafka."
@@ -58,11 +64,17 @@ def assigned(options: Mapping[str, str]) -> set[tuple[str, int]]:
     }
 
 
-def not_named(options: Mapping[str, str], partitions: Iterable[tuple[str, int]]) -> str:
-    """The first of these that a source does not name, in words; empty if it names all. A pattern may match any."""
-    parts, topics = assigned(options), topics_of(options)
+def names_topic(spark: SparkSession, options: Mapping[str, str], topic: str) -> bool:
+    """Whether a source names a topic, or its pattern matches it."""
+    pattern = options.get("subscribepattern")
+    return topic in topics_of(options) if pattern is None else topic_matches(spark, pattern, topic)
+
+
+def not_named(spark: SparkSession, options: Mapping[str, str], partitions: Iterable[tuple[str, int]]) -> str:
+    """The first of these that a source does not name, in words; empty if it names all."""
+    parts = assigned(options)
     for topic, number in sorted(partitions):
-        if topics and topic not in topics:
+        if not names_topic(spark, options, topic):
             return f"topic {topic!r}"
         if parts and (topic, number) not in parts:
             return f"topic {topic!r} partition {number}"
