@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+def refuse_unapproved(answer: Any, dag_run: Any, what: str) -> None:
+    """Raises unless the answer is an approval that suffices for the settings."""
+    if sentence := refusal(
+        answer,
+        asked_by=asked_by(dag_run),
+        four_eyes=SETTINGS.four_eyes,
+        approvers=SETTINGS.approvers,
+        what=what,
+    ):
+        raise AirflowFailException(sentence)
+
+
 class Approval(ApprovalOperator):
     """One whose time can run out with a sentence, and that fails before anything is stopped when its answer is no approval."""
 
@@ -21,16 +33,8 @@ class Approval(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         answer = super().execute_complete(context, event)
-        if answer["chosen_options"] == [self.APPROVE] and (
-            sentence := refusal(
-                answer,
-                asked_by=asked_by(context["dag_run"]),
-                four_eyes=SETTINGS.four_eyes,
-                approvers=SETTINGS.approvers,
-                what=self.what,
-            )
-        ):
-            raise AirflowFailException(sentence)
+        if answer["chosen_options"] == [self.APPROVE]:
+            refuse_unapproved(answer, context["dag_run"], self.what)
         return answer
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:

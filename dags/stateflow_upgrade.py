@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, Variable, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from stateflow_approval import Approval
+from stateflow_approval import Approval, refuse_unapproved
 from stateflow_settings import (
     SETTINGS,
     conn_field,
@@ -75,6 +75,11 @@ KEEPS_ALL = {"retention": "all for 36500 days", "retained_age": "0 seconds"}
 
 class UpgradeApproval(Approval):
     what = "upgrade"
+
+
+def approved(context: Context) -> None:
+    """Before each task that changes something: whoever marks `approve`, or another task, as success upgrades nothing alone."""
+    refuse_unapproved(context["ti"].xcom_pull(task_ids="approve"), context["dag_run"], UpgradeApproval.what)
 
 
 class Shadow(StateflowReplayOperator):
@@ -142,7 +147,7 @@ def check(new: str, conn_id: str, job: str) -> dict[str, str]:
     return {operator.uid: operator.verdict for operator in found.operators}
 
 
-@task
+@task(pre_execute=approved)
 def switch(new: str, job: str) -> None:
     Variable.set(pipeline_variable(job), new, description="Set by DAG stateflow_upgrade")
 
@@ -284,7 +289,12 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     )
     still_paused = paused.override(task_id="still_paused")(old["pipeline"], new, old["dag_id"])
     stop = StateflowStopOperator(
-        task_id="stop", wait=timedelta(minutes=10), savepoint=True, **of_job, **spark
+        task_id="stop",
+        wait=timedelta(minutes=10),
+        savepoint=True,
+        pre_execute=approved,
+        **of_job,
+        **spark,
     )
     kept = keep_before(stop.output, conn_id, job)
     of_stop: dict[str, Any] = {
@@ -292,7 +302,14 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     }  # fmt: skip
     plan = StateflowRestoreOperator(task_id="plan", dry_run=True, **of_stop)
     is_alone = alone(plan.output, job)
-    restore = StateflowRestoreOperator(task_id="restore", approved=is_alone, **of_stop)
+    restore = StateflowRestoreOperator(
+        task_id="restore",
+        approved=is_alone,
+        approval=approve.output,
+        four_eyes=SETTINGS.four_eyes,
+        approvers=list(SETTINGS.approvers) or None,
+        **of_stop,
+    )
     # The Variable names the old version until `switch`, where an earlier upgrade has set it.
     trial = StateflowRunOperator(
         task_id="trial",
@@ -301,6 +318,7 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
         recorded_parameters=True,
         any_version=True,
         retries=0,
+        pre_execute=approved,
         **of_job,
         **spark,
     )
@@ -314,6 +332,7 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
         pipeline=old["pipeline"],
         rewind_sinks="{{ params.rewind_sinks }}",
         takeover=True,
+        pre_execute=approved,
         **of_job,
         **spark,
     )

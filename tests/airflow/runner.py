@@ -33,6 +33,8 @@ class Supervisor:
 
     rescheduled_at: datetime | None = None
     state: TaskState | None = None
+    results: Mapping[str, Any] = field(default_factory=dict)
+    """Of other tasks, by their ids."""
     told: list[Any] = field(default_factory=list)
 
     def send(self, msg: Any) -> Any:
@@ -46,6 +48,12 @@ class Supervisor:
             self.state.set(msg.key, msg.value)
         if isinstance(msg, comms.GetVariable):
             return comms.ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
+        if isinstance(msg, comms.GetXCom):
+            return comms.XComResult(key=msg.key, value=self.results.get(msg.task_id))
+        if isinstance(msg, comms.GetXComSequenceSlice):
+            return comms.XComSequenceSliceResult(
+                root=[each for name, each in self.results.items() if name == msg.task_id]
+            )
         if isinstance(msg, comms.ValidateInletsAndOutlets):
             return comms.InactiveAssetsResult(inactive_assets=[])
         return None
@@ -84,8 +92,9 @@ def run_task(
     listener: Any = None,
     started_at: datetime = WHEN,
     kept: Mapping[str, Any] | None = None,
+    results: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """One try of the task. `resumed`: the method that a deferral names, and the trigger's event; `kept`: what it gets beside the event. `listener` is told of its
+    """One try of the task. `resumed`: the method that a deferral names, and the trigger's event; `kept`: what it gets beside the event. `results`: of other tasks. `listener` is told of its
     beginning and its end, as Airflow tells one."""
     with DAG("orders_dag", schedule=None) as dag:
         if not operator.has_dag():
@@ -108,7 +117,7 @@ def run_task(
         dag_version_id=uuid4(), task=operator, bundle_instance=SimpleNamespace(name="dags", version=None),
         _ti_context_from_server=of_server, max_tries=max_tries, start_date=started_at, state=TaskInstanceState.RUNNING,
     )  # fmt: skip
-    supervisor = Supervisor(rescheduled_at, TaskState("orders_dag", run_id, operator.task_id))
+    supervisor = Supervisor(rescheduled_at, TaskState("orders_dag", run_id, operator.task_id), results or {})
     with supervised(supervisor):
         if listener is not None:
             listener.on_task_instance_running(None, ti)

@@ -31,8 +31,9 @@ from stateflow.storage.roots import open_store
 from tests.airflow import dag_runs
 from tests.airflow.conftest import Connect
 from tests.airflow.dag_runs import DAGS
+from tests.airflow.runner import run_task
 from tests.jobs.made import ORDERS, REPOSITORY, made_job
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 
 MONDAY = "2026-02-02T01:30:00+00:00"
 FORMS = {
@@ -375,6 +376,29 @@ def test_one_person_cannot_ask_and_approve_where_the_settings_want_two(
 
 
 RESTORED = {"recovery": "restore", "upgrade": "upgrade"}
+
+
+def test_whoever_marks_the_approval_as_success_changes_nothing(
+    bag: DagBag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = sys.modules["stateflow_settings"]
+    strict = msgspec.structs.replace(settings.SETTINGS, four_eyes=True, approvers=["bob"])
+    for module in (settings, sys.modules["stateflow_approval"]):
+        monkeypatch.setattr(module, "SETTINGS", strict)
+    dags = {}
+    for dag_id in ("stateflow_recovery", "stateflow_upgrade"):
+        loaded = module_of(bag, dag_id)
+        monkeypatch.setitem(sys.modules, loaded.__name__, loaded)  # `bag` keeps the one that it has
+        dags[dag_id] = DagBag(str(DAGS / f"{dag_id}.py")).dags[dag_id]
+        restore = dags[dag_id].get_task("restore")
+        assert (restore.four_eyes, restore.approvers) == (True, ["bob"])
+        assert restore.approval.operator is dags[dag_id].get_task("approve")
+    # Somebody may have marked `restore` as success, too.
+    results = {"stop": STOPPED, "old_version": {"pipeline": "/old.py:p", "dag_id": "stateflow_orders"}}
+    for task_id in ("stop", "trial", "switch", "roll_back"):
+        told = run_task(dags["stateflow_upgrade"].get_task(task_id), results=results)
+        assert isinstance(told.error, AirflowFailException), task_id
+        assert not lacking(str(told.error), ("this upgrade", "approval task")), task_id
 
 
 def test_an_upgrade_is_tried_on_past_batches_and_approved_before_the_job_is_stopped(bag: DagBag) -> None:
