@@ -204,7 +204,7 @@ class Supervision:
         while self.driver is not None and self.driver.submitting:
             waited = True
             self._sleep(interval)
-        return self.look() if waited else Running(self.epoch)
+        return self.look() if waited or self.foreseen is not None else Running(self.epoch)
 
     def handover(self, state: RunState | None = None) -> Handover:
         """For the next process, which passes it to `rejoin`. `state`: what this process saw last."""

@@ -19,6 +19,7 @@ from stateflow.airflow.operators.assets import table_asset
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import BOUND_BEHIND, INPUT_DRAINED, INTERRUPTED, KILLED, RunOutcome
 from stateflow.checkpoint.draft import Draft
+from stateflow.driver.handover import Handover
 from stateflow.errors import UnavailableError
 from stateflow.format.records import Owner, Record
 from stateflow.jobs.job import Job
@@ -74,7 +75,7 @@ def read_all(method: Method, table: Table) -> MadeJob:
 
 
 def run(method: Method, table: Table, **arguments: Any) -> Outcome:
-    how = {name: arguments.pop(name) for name in ("run_id", "max_tries") if name in arguments}
+    how = {name: arguments.pop(name) for name in ("run_id", "max_tries", "resumed") if name in arguments}
     made = operator(method, parameters={**PARAMETERS, "input": str(table.folder)}, **arguments)
     return run_task(made, **how)
 
@@ -112,6 +113,15 @@ def test_a_deferrable_run_that_has_nothing_to_do_ends_at_once(
     method: Method, table: Table, read_all: MadeJob
 ) -> None:
     told = run(method, table, deferrable=True, on_live="wait")
+    assert told.state is TaskInstanceState.SUCCESS
+    assert method.specs == []
+
+
+def test_a_deferred_run_that_was_stopped_after_the_last_row_ends_without_another(
+    method: Method, table: Table, read_all: MadeJob
+) -> None:
+    stopped = Handover(above=0, reattached=True, outcome=RunOutcome(batches=1, stopped=KILLED))
+    told = run(method, table, deferrable=True, resumed=("resume", stopped.plain()))
     assert told.state is TaskInstanceState.SUCCESS
     assert method.specs == []
 

@@ -220,10 +220,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
             slot = _head(job)
-            from stateflow.checkpoint import (  # Airflow parses DAG files all day: they load no work
-                control,
-                scheduled,
-            )
+            from stateflow.checkpoint import scheduled  # Airflow parses DAG files all day: they load no work
 
             self._refuse_forgotten_end(context, job, owner)
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
@@ -244,14 +241,8 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             supervision = self._supervise(context, job)
             if self.given("deferrable"):
                 supervision.begin()
-                if supervision.foreseen is None:
-                    return self._followed(context, supervision, mark, supervision.submitted())
-            outcome = supervision.foreseen or supervision.run()
-            if supervision.foreseen is not None and not supervision.ended_before:
-                self.log.info("%s, so Spark was not started", outcome.stopped)
-                if outcome.nothing_left:
-                    control.note_look(job.store, job.layout, job.clock())
-            return self._finished(context, job, mark, outcome)
+                return self._followed(context, supervision, mark, supervision.submitted())
+            return self._finished(context, supervision, mark, supervision.run())
 
     def _refuse_other_version(self, context: Context) -> None:
         """A DAG that names the old file would go on with it after an upgrade, on the state that the new one has made."""
@@ -312,9 +303,11 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         """Leaves a run that goes on to the triggerer."""
         from stateflow.driver.run_state import Running  # as above
 
-        if isinstance(state, Running) or supervision.again(state):
-            self._defer(context, supervision)
-        return self._finished(context, supervision.job, mark, supervision.result(state))
+        while not isinstance(state, Running):
+            if not supervision.again(state):
+                return self._finished(context, supervision, mark, supervision.result(state))
+            state = supervision.submitted()
+        self._defer(context, supervision)
 
     def resume_idle(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run that was in the way, or of the task's time."""
@@ -549,10 +542,15 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         )
 
     def _finished(
-        self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
+        self, context: Context, supervision: Supervision, mark: ScheduledRun | None, outcome: RunOutcome
     ) -> dict[str, Any]:
         from stateflow.checkpoint import control, scheduled  # as above
 
+        job = supervision.job
+        if supervision.foreseen is not None and not supervision.ended_before:
+            self.log.info("%s, so Spark was not started", outcome.stopped)
+            if outcome.nothing_left:
+                control.note_look(job.store, job.layout, job.clock())
         if outcome.stopped == control.BOUND_BEHIND and not _has_worked(
             outcome, _done(mark, self._lines(job, mark))
         ):
