@@ -25,6 +25,8 @@ class Handover(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the run ended, as far as the earlier process saw."""
     counter: tuple[int, int] | None = None
     """Epoch and count of the newest heartbeat that was seen."""
+    busy_since: float | None = None
+    """When this try first gave way to another run, in seconds since 1970; None once its own run has claimed the job."""
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""

@@ -110,6 +110,8 @@ class Supervision:
         """The epoch that `begun` has taken note of."""
         self.foreseen: RunOutcome | None = None
         """The outcome of a run that was not needed."""
+        self.gave_way_at: float | None = None
+        """When this try first gave way to another run, in seconds since 1970, as an earlier process of it knows."""
         self.ended_before = False
         """Whether that is the outcome of an earlier try's run, which ended well while nobody followed it."""
         self._busy_since: float | None = None
@@ -215,6 +217,7 @@ class Supervision:
             given_up=state.reason if isinstance(state, Lost) else "",
             outcome=state.outcome if isinstance(state, Ended) else None,
             counter=self._counter,
+            busy_since=self.gave_way_at if self.epoch is None else None,
         )
 
     def rejoin(self, handover: Handover) -> None:
@@ -224,6 +227,7 @@ class Supervision:
         self.driver = driver if driver is not None and driver.name == handover.folder else None
         self.above, self.reattached, self._folder = handover.above, handover.reattached, handover.folder
         self._given_up, self._outcome, self._counter = handover.given_up, handover.outcome, handover.counter
+        self.gave_way_at = handover.busy_since
         self._changed = self._monotonic()
 
     def settled(self, interval: float = 0.5) -> RunState:

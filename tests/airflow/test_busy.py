@@ -11,11 +11,13 @@ from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
 
+import msgspec
 import pytest
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
 from stateflow.airflow.triggers.idle import StateflowIdleTrigger
 from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import RunOutcome
 from stateflow.errors import BusyError
 from stateflow.format.records import Owner
 from tests.airflow.conftest import Connect
@@ -162,6 +164,22 @@ def test_the_triggerer_waits_no_longer_than_the_limit(method: Method) -> None:
         )
     assert told.state is TaskInstanceState.FAILED
     assert "busy_timeout=3 seconds" in str(told.error)
+
+
+def test_a_driver_that_finds_the_job_busy_itself_does_not_begin_the_limit_anew(method: Method) -> None:
+    """As one does that a full host has no place for, time after time."""
+    limit = timedelta(minutes=10)
+    task = operator(method, on_live="wait", deferrable=True, busy_timeout=limit, retries=0)
+    began = time.time() - limit.total_seconds() + 5
+    left = run_task(task, resumed=("resume_idle", {"since": began}))
+    assert left.message.next_method == "resume"
+    ended = RunOutcome(exit_code=BusyError.exit_code, error="the host 'team' has no place free")
+    event = {**left.message.trigger_kwargs["handover"], "outcome": msgspec.to_builtins(ended)}
+    waits = run_task(task, resumed=("resume", event))
+    assert waits.message.trigger_kwargs["since"] == began
+    told = run_task(task, resumed=("resume", {**event, "busy_since": began - 5}))
+    assert told.state is TaskInstanceState.FAILED
+    assert "busy_timeout=10 minutes" in str(told.error)
 
 
 def test_execution_timeout_ends_the_wait_in_the_triggerer(method: Method) -> None:

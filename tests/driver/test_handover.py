@@ -27,6 +27,17 @@ def test_a_second_process_takes_up_what_the_first_has_begun(scene: Scene) -> Non
     assert second.look() == Ended(WELL, 1)
 
 
+def test_what_a_try_has_waited_for_others_is_told_on_until_its_own_run_has_the_job(scene: Scene) -> None:
+    waiting = Handover(0, folder="here", busy_since=5.0)
+    one = supervision(scene, FakeLauncher())
+    one.rejoin(waiting)
+    one.look()
+    assert one.handover() == waiting
+    scene.claims(1, ME)
+    one.look()
+    assert one.handover().busy_since is None
+
+
 def test_another_process_judges_by_the_driver_that_it_was_told_of_alone(scene: Scene) -> None:
     earlier = FakeDriver(status=ProcessStatus(False, 0), name="an earlier try's")
     launcher = FakeLauncher(found=earlier)

@@ -344,6 +344,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             say=lambda line: self.log.info("%s", line),
             patience=self.hook.options().heartbeat_timeout.total_seconds(),
         )
+        self._supervision.gave_way_at = self._busy_since
         return self._supervision
 
     def _noticed(self, context: Context, job: Job, epoch: int) -> bool:
@@ -409,11 +410,11 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
 
     def _since_busy(self, context: Context, now: float) -> float:
         """When this try first gave way, in seconds since 1970."""
-        waited = self._supervision.waited if self._supervision is not None else 0.0
+        supervision = self._supervision
         rescheduled = context["ti"].get_first_reschedule_date(context)
         times = (
-            now - waited,
-            self._busy_since,
+            now - supervision.waited if supervision is not None else now,
+            supervision.gave_way_at if supervision is not None else self._busy_since,
             rescheduled.timestamp() if rescheduled is not None else None,
         )
         return min(at for at in times if at is not None)
