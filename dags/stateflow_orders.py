@@ -24,7 +24,7 @@ from stateflow_settings import ORDERS, SETTINGS, flag_field, note_field, pipelin
 from stateflow.airflow import SparkSubmit, StateflowRunOperator, WarmHost, checkpoint_asset
 
 JOB = "orders"
-PIPELINE = SETTINGS.jobs.get(JOB, ORDERS)
+PIPELINE = SETTINGS.jobs_of(SETTINGS.conn_id).get(JOB, ORDERS)
 
 
 def path_field(name: str, description: str) -> Param:
@@ -58,7 +58,7 @@ with DAG(
     StateflowRunOperator(
         task_id="run",
         job=JOB,
-        pipeline=pipeline_template(JOB, PIPELINE),
+        pipeline=pipeline_template(SETTINGS.conn_id, JOB, PIPELINE),
         parameters={"input": "{{ params.input }}", "output": "{{ params.output }}"},
         stateflow_conn_id=SETTINGS.conn_id,
         spark_conn_id=SETTINGS.spark_conn_id,

@@ -66,11 +66,11 @@ RESTORE_POINT = rf"^(latest|checkpoint:[0-9]+|tag:{NAME}|[A-Za-z][A-Za-z0-9+.-]*
 
 
 @task(multiple_outputs=False)
-def known_readers(job: str, params: Any = None) -> dict[str, str]:
+def known_readers(conn_id: str, job: str, params: Any = None) -> dict[str, str]:
     """Which file every other job of the settings runs: those that go back with the job need it. No file is loaded here."""
     if not params["with_readers"]:
         return {}
-    files = {name: running_pipeline(name) for name in SETTINGS.jobs if name != job}
+    files = {name: running_pipeline(conn_id, name) for name in SETTINGS.jobs_of(conn_id) if name != job}
     for file in files.values():
         refuse_pipeline_elsewhere(file)
     return files
@@ -88,9 +88,9 @@ def hold(plan: dict[str, Any], conn_id: str, job: str, run_id: str) -> list[str]
 
 
 @task
-def dags_of(jobs: list[str]) -> list[str]:
+def dags_of(conn_id: str, jobs: list[str]) -> list[str]:
     """Here, and not when everything is restored, it turns out that one of them is not known."""
-    return list(dict.fromkeys(known(job)["dag_id"] for job in jobs))
+    return list(dict.fromkeys(known(conn_id, job)["dag_id"] for job in jobs))
 
 
 @task
@@ -151,21 +151,21 @@ with DAG(
     asked: dict[str, Any] = {"stateflow_conn_id": conn_id, "note": "{{ params.note or '' }}"}
     of_each: dict[str, Any] = {**asked, "map_index_template": "{{ task.job }}"}
 
-    of_settings = known_job(job, "{{ params.pipeline or '' }}")
+    of_settings = known_job(conn_id, job, "{{ params.pipeline or '' }}")
     wanted: dict[str, Any] = {
         **asked,
         "job": job,
         "pipeline": of_settings["pipeline"],
         "rewind_sinks": "{{ params.rewind_sinks }}",
         "with_readers": "{{ params.with_readers }}",
-        "readers": known_readers(job),
+        "readers": known_readers(conn_id, job),
         "allow_non_restored_state": "{{ params.allow_non_restored_state }}",
         "reset_watermark": "{{ params.reset_watermark }}",
         "spark_conn_id": SETTINGS.spark_conn_id,
     }
     plan = StateflowRestoreOperator(task_id="plan", origin="{{ params.origin }}", dry_run=True, **wanted)
     held = hold(plan.output, conn_id, job).as_setup()
-    dags = dags_of(held)
+    dags = dags_of(conn_id, held)
     approve = Approval(
         task_id="approve",
         subject="Restore job {{ params.job }} from {{ params.origin }}? Plan {{ ti.xcom_pull('plan')['digest'][:12] }}",

@@ -108,7 +108,7 @@ with DAG(
     tags=["stateflow", "manual"],
 ):
     job, conn_id = "{{ params.job }}", "{{ params.conn_id }}"
-    pipeline = known_pipeline(job, "{{ params.pipeline or '' }}")
+    pipeline = known_pipeline(conn_id, job, "{{ params.pipeline or '' }}")
     wanted = chosen(conn_id, job, "{{ params.fork }}")
     of_fork: dict[str, Any] = {
         "job": "{{ params.fork }}",

@@ -75,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host_memory: str = "2g"
     """Of its Spark."""
     jobs: Mapping[str, Pipeline] = msgspec.field(default_factory=lambda: {"orders": ORDERS})
+    """By name. One of another connection than `conn_id` is written `CONNECTION/JOB`."""
     pipeline_folders: Sequence[str] = ()
     """Where pipelines may lie, as the workers see it; empty: the folders of the pipelines in `jobs`.
 
@@ -89,6 +90,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def connections(self) -> list[str]:
         """Those that a form may name."""
         return list(dict.fromkeys([self.conn_id, *self.conn_ids]))
+
+    def jobs_of(self, conn_id: str) -> dict[str, Pipeline]:
+        """Those of a connection, by name."""
+        found = {}
+        for key, pipeline in self.jobs.items():
+            connection, _, job = key.rpartition("/")
+            if (connection or self.conn_id) == conn_id:
+                found[job] = pipeline
+        return found
 
     @property
     def folders(self) -> list[Path]:
@@ -110,15 +120,15 @@ def read_settings(text: str) -> Settings:
 SETTINGS = read_settings(Variable.get(VARIABLE, default="{}"))
 
 
-def pipeline_template(job: str, otherwise: Pipeline) -> str:
+def pipeline_template(conn_id: str, job: str, otherwise: Pipeline) -> str:
     """FILE:PIPELINE that the job runs when the task does, as a template: no DAG file reads a Variable for it."""
-    return f"{{{{ var.value.get({pipeline_variable(job)!r}, {otherwise.pipeline!r}) }}}}"
+    return f"{{{{ var.value.get({pipeline_variable(conn_id, job)!r}, {otherwise.pipeline!r}) }}}}"
 
 
-def running_pipeline(job: str) -> str:
+def running_pipeline(conn_id: str, job: str) -> str:
     """The same for the code of a task; empty for a job that is not known."""
-    known = SETTINGS.jobs.get(job)
-    return str(Variable.get(pipeline_variable(job), default=known.pipeline if known else ""))
+    known = SETTINGS.jobs_of(conn_id).get(job)
+    return str(Variable.get(pipeline_variable(conn_id, job), default=known.pipeline if known else ""))
 
 
 def text_field(default: str, title: str, description: str, **schema: Any) -> Param:
@@ -128,7 +138,7 @@ def text_field(default: str, title: str, description: str, **schema: Any) -> Par
 
 def job_field(description: str, *, optional: bool = False) -> Param:
     """A drop-down of the known jobs that takes any other name, too."""
-    names = list(SETTINGS.jobs)
+    names = list(dict.fromkeys(key.rpartition("/")[2] for key in SETTINGS.jobs))
     if optional:
         return text_field("", "Job", description, pattern=f"^({NAME})?$", examples=names)
     return Param(

@@ -38,34 +38,34 @@ def _is_living(job: Job) -> bool:
 
 
 @task
-def known_job(job: str, pipeline: str = "") -> dict[str, str]:
+def known_job(conn_id: str, job: str, pipeline: str = "") -> dict[str, str]:
     """What the form leaves open: the file that the job runs, and the DAG that runs it. No file is loaded here."""
-    return known(job, pipeline)
+    return known(conn_id, job, pipeline)
 
 
 @task
-def known_pipeline(job: str, pipeline: str = "") -> str:
+def known_pipeline(conn_id: str, job: str, pipeline: str = "") -> str:
     """The file alone, where nothing starts or pauses the job's DAG. A form that names it needs no settings of the job."""
-    running = pipeline or running_pipeline(job)
+    running = pipeline or running_pipeline(conn_id, job)
     if not running:
-        raise _unknown("pipeline", job, "name it in the form's field Pipeline, or")
+        raise _unknown("pipeline", conn_id, job, "name it in the form's field Pipeline, or")
     refuse_pipeline_elsewhere(running)
     return running
 
 
-def known(job: str, pipeline: str = "") -> dict[str, str]:
+def known(conn_id: str, job: str, pipeline: str = "") -> dict[str, str]:
     """File and DAG for the code of a task."""
-    settings = SETTINGS.jobs.get(job)
-    running = pipeline or running_pipeline(job)
+    settings = SETTINGS.jobs_of(conn_id).get(job)
+    running = pipeline or running_pipeline(conn_id, job)
     if not running or settings is None or not settings.dag_id:
-        raise _unknown("DAG" if running else "pipeline", job)
+        raise _unknown("DAG" if running else "pipeline", conn_id, job)
     refuse_pipeline_elsewhere(running)
     return {"pipeline": running, "dag_id": settings.dag_id}
 
 
-def _unknown(what: str, job: str, first: str = "") -> AirflowFailException:
+def _unknown(what: str, conn_id: str, job: str, first: str = "") -> AirflowFailException:
     return AirflowFailException(
-        f"which {what} runs job {job!r} is not known: {first}{' ' if first else ''}say so in the Airflow Variable "
+        f"which {what} runs job {job!r} of connection {conn_id!r} is not known: {first}{' ' if first else ''}say so in the Airflow Variable "
         f"'stateflow' (dags/stateflow_settings.py shows how); its jobs are: {', '.join(SETTINGS.jobs) or 'none'}"
     )
 

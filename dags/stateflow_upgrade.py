@@ -148,8 +148,8 @@ def check(new: str, conn_id: str, job: str) -> dict[str, str]:
 
 
 @task(pre_execute=approved)
-def switch(new: str, job: str) -> None:
-    Variable.set(pipeline_variable(job), new, description="Set by DAG stateflow_upgrade")
+def switch(new: str, conn_id: str, job: str) -> None:
+    Variable.set(pipeline_variable(conn_id, job), new, description="Set by DAG stateflow_upgrade")
 
 
 def is_touched(states: dict[str, str]) -> bool:
@@ -263,7 +263,7 @@ with DAG(
     of_job: dict[str, Any] = {"job": job, "stateflow_conn_id": conn_id, "note": "{{ params.note or '' }}"}
     spark: dict[str, Any] = {"spark_conn_id": SETTINGS.spark_conn_id}
 
-    old = known_job.override(task_id="old_version")(job)
+    old = known_job.override(task_id="old_version")(conn_id, job)
     ready = paused(old["pipeline"], new, old["dag_id"])
     deployed = deploy(new)
     checked = check(deployed, conn_id, job)
@@ -323,7 +323,7 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
         **spark,
     )
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
-    switched = switch(deployed, job)
+    switched = switch(deployed, conn_id, job)
 
     failed = wrong(conn_id, job)
     roll_back = StateflowRestoreOperator(

@@ -35,6 +35,8 @@ class Supervisor:
     state: TaskState | None = None
     results: Mapping[str, Any] = field(default_factory=dict)
     """Of other tasks, by their ids."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Airflow's, which the task may change."""
     told: list[Any] = field(default_factory=list)
 
     def send(self, msg: Any) -> Any:
@@ -47,7 +49,14 @@ class Supervisor:
         if isinstance(msg, comms.SetTaskStateStore) and self.state is not None:
             self.state.set(msg.key, msg.value)
         if isinstance(msg, comms.GetVariable):
+            if msg.key in self.variables:
+                return comms.VariableResult(key=msg.key, value=self.variables[msg.key])
             return comms.ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
+        if isinstance(msg, comms.PutVariable):
+            self.variables[msg.key] = msg.value or ""
+        if isinstance(msg, comms.DeleteVariable):
+            del self.variables[msg.key]
+            return comms.OKResponse(ok=True)
         if isinstance(msg, comms.GetXCom):
             return comms.XComResult(key=msg.key, value=self.results.get(msg.task_id))
         if isinstance(msg, comms.GetXComSequenceSlice):

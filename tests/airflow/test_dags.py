@@ -31,7 +31,7 @@ from stateflow.storage.roots import open_store
 from tests.airflow import dag_runs
 from tests.airflow.conftest import Connect
 from tests.airflow.dag_runs import DAGS
-from tests.airflow.runner import run_task
+from tests.airflow.runner import Supervisor, run_task, supervised
 from tests.jobs.made import ORDERS, REPOSITORY, made_job
 from tests.refusals.refusal import lacking, refused
 
@@ -211,17 +211,40 @@ def test_what_an_upgrade_has_switched_to_is_what_runs(bag: DagBag, monkeypatch: 
     context: Any = {"var": {"value": values}}
     assert run.render_template(run.pipeline, context) == f"{REPOSITORY}/examples/orders.py:orders"
     steps = sys.modules["stateflow_steps"]
-    values[sys.modules["stateflow_settings"].pipeline_variable("orders")] = "/new/orders_2.py:orders"
+    variable = pipeline_variable("stateflow_default", "orders")
+    values[variable] = "/new/orders_2.py:orders"
     assert run.render_template(run.pipeline, context) == "/new/orders_2.py:orders"
-    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_ORDERS", "/new/orders_2.py:orders")
-    assert steps.running_pipeline("orders") == "/new/orders_2.py:orders"
-    assert steps.running_pipeline("nobody") == ""
+    monkeypatch.setenv(f"AIRFLOW_VAR_{variable.upper()}", "/new/orders_2.py:orders")
+    assert steps.running_pipeline("stateflow_default", "orders") == "/new/orders_2.py:orders"
+    assert steps.running_pipeline("stateflow_default", "nobody") == ""
 
 
-def test_the_operators_know_the_variable_that_an_upgrade_sets_and_its_trial_may_run_another_file(
-    bag: DagBag,
+def test_a_job_of_the_same_name_on_another_connection_is_another_job(
+    bag: DagBag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sys.modules["stateflow_settings"].pipeline_variable("orders") == pipeline_variable("orders")
+    settings, steps = sys.modules["stateflow_settings"], sys.modules["stateflow_steps"]
+    jobs = {
+        key: settings.Pipeline(pipeline=f"/opt/{dag_id}.py:orders", dag_id=dag_id)
+        for key, dag_id in (("orders", "here"), ("lake/orders", "there"))
+    }
+    strict = msgspec.structs.replace(settings.SETTINGS, jobs=jobs, conn_ids=["lake", "sea"])
+    for module in (settings, steps):
+        monkeypatch.setattr(module, "SETTINGS", strict)
+    switched: dict[str, str] = {}
+    with supervised(Supervisor(variables=switched)):
+        switch = bag.dags["stateflow_upgrade"].get_task("switch")
+        switch.python_callable("/opt/there_2.py:orders", "lake", "orders")
+    assert list(switched.values()) == ["/opt/there_2.py:orders"]
+    for variable, pipeline in switched.items():
+        monkeypatch.setenv(f"AIRFLOW_VAR_{variable.upper()}", pipeline)
+    assert steps.known("lake", "orders") == {"pipeline": "/opt/there_2.py:orders", "dag_id": "there"}
+    assert steps.known("stateflow_default", "orders") == {"pipeline": "/opt/here.py:orders", "dag_id": "here"}
+    with refused(AirflowFailException, "'orders'", "'sea'", "lake/orders"):
+        steps.known("sea", "orders")
+    assert settings.job_field("").schema["examples"] == ["orders"]
+
+
+def test_the_trial_of_an_upgrade_may_run_another_file(bag: DagBag) -> None:
     assert bag.dags["stateflow_upgrade"].get_task("trial").any_version is True
     assert "`pipeline_template`" in bag.dags["stateflow_upgrade"].get_task("approve").body
 
@@ -284,23 +307,25 @@ def test_readers_run_what_the_settings_say_and_no_file_from_elsewhere(
     }
     for module in (recovery, settings, sys.modules["stateflow_steps"]):
         monkeypatch.setattr(module, "SETTINGS", msgspec.structs.replace(settings.SETTINGS, jobs=jobs))
-    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_DAILY", f"{tmp_path}/daily_2.py:daily")
+    switched = f"AIRFLOW_VAR_{pipeline_variable('stateflow_default', 'daily').upper()}"
+    monkeypatch.setenv(switched, f"{tmp_path}/daily_2.py:daily")
     known_readers, dags_of = (
         bag.dags["stateflow_recovery"].get_task(name).python_callable for name in ("known_readers", "dags_of")
     )
-    assert known_readers("orders", {"with_readers": False}) == {}
-    assert known_readers("orders", {"with_readers": True}) == {
+    default = "stateflow_default"
+    assert known_readers(default, "orders", {"with_readers": False}) == {}
+    assert known_readers(default, "orders", {"with_readers": True}) == {
         "daily": f"{tmp_path}/daily_2.py:daily",  # an upgrade has switched to it
         "weekly": f"{tmp_path}/weekly.py:weekly",
         "lost": f"{tmp_path}/lost.py:lost",
     }
-    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_DAILY", "/tmp/evil.py:daily")
+    monkeypatch.setenv(switched, "/tmp/evil.py:daily")
     with pytest.raises(AirflowFailException, match=r"/evil.py lies in none of the allowed folders"):
-        known_readers("orders", {"with_readers": True})
-    monkeypatch.delenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_DAILY")
-    assert dags_of(["orders", "daily", "weekly"]) == ["a", "b"]
-    with pytest.raises(AirflowFailException, match="which DAG runs job 'lost' is not known: say so in"):
-        dags_of(["orders", "lost"])
+        known_readers(default, "orders", {"with_readers": True})
+    monkeypatch.delenv(switched)
+    assert dags_of(default, ["orders", "daily", "weekly"]) == ["a", "b"]
+    with refused(AirflowFailException, "which DAG", "'lost'", "'stateflow_default'", "Variable 'stateflow'"):
+        dags_of(default, ["orders", "lost"])
 
 
 def test_each_job_that_goes_back_is_tagged_and_the_way_back_too(
@@ -847,9 +872,7 @@ def test_a_recovery_to_nothing_changes_nothing(played: Played) -> None:
 @pytest.mark.system
 def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
     said = played.said("recovery of a stranger", "known_job")
-    assert said.startswith(
-        "which pipeline runs job 'kept' is not known: say so in the Airflow Variable 'stateflow'"
-    )
+    assert not lacking(said, ("which pipeline", "'kept'", "'stateflow_default'", "Variable 'stateflow'"))
     assert played.state("recovery of a stranger", "plan") == "upstream_failed"
 
 

@@ -11,6 +11,7 @@ from airflow.sdk import DAG, task
 
 from stateflow.airflow.operators import decorated
 from stateflow.airflow.operators.decorated import DecoratedRunOperator, stateflow_task
+from stateflow.airflow.operators.upgrades import pipeline_variable
 from stateflow.errors import NotFoundError
 from stateflow.pipelines import loading
 from stateflow.pipelines.loading import load_pipeline
@@ -82,14 +83,15 @@ def test_a_function_that_an_upgrade_has_replaced_is_told_what_it_can_do(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(tmp_path / "root")
-    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_TOTALS", "/new.py:accounts")
+    variable = f"AIRFLOW_VAR_{pipeline_variable('stateflow_default', 'totals').upper()}"
+    monkeypatch.setenv(variable, "/new.py:accounts")
     operator: Any = load_pipeline(str(written(tmp_path)), tmp_path).module.dag.get_task("accounts")
     operator.launcher = method = Method(tmp_path / "root")
     done = run_task(operator)
     assert (done.state, method.specs) == ("failed", [])
     assert "/new.py:accounts" in str(done.error)
     assert "so nothing was run: delete the Variable" in str(done.error)
-    monkeypatch.delenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_TOTALS")
+    monkeypatch.delenv(variable)
     assert run_task(operator).error is None
 
 

@@ -27,6 +27,7 @@ from stateflow.airflow import (
     StateflowRunOperator,
     checkpoint_asset,
 )
+from stateflow.airflow.operators.upgrades import pipeline_variable
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
@@ -225,13 +226,14 @@ def test_a_relative_pipeline_lies_beside_the_dag(method: Method) -> None:
 
 def switched(pipeline: str, run_id: str = FakeTask.run_id) -> Any:
     """Of a task whose job an upgrade has switched to this pipeline."""
-    return context(FakeTask(run_id=run_id), var={"value": {"stateflow_pipeline_orders": pipeline}})
+    variable = pipeline_variable("stateflow_default", "orders")
+    return context(FakeTask(run_id=run_id), var={"value": {variable: pipeline}})
 
 
 def test_a_task_that_names_another_file_than_an_upgrade_has_switched_to_runs_nothing(method: Method) -> None:
     made = operator(method)
     with refused(
-        AirflowFailException, "task 'run'", f"{ORDERS}:orders", "/new.py:orders", "'stateflow_pipeline_orders'",
+        AirflowFailException, "task 'run'", f"{ORDERS}:orders", "/new.py:orders", "'stateflow_pipeline:stateflow_default:orders'",
         "pipeline=pipeline_template(...)", "delete the Variable", "any_version=True",
     ):  # fmt: skip
         made.execute(switched("/new.py:orders"))
@@ -244,6 +246,17 @@ def test_a_task_that_names_another_file_than_an_upgrade_has_switched_to_runs_not
     # A task that has ended well before the upgrade tells so.
     made.execute(switched("/new.py:orders"))
     assert len(method.specs) == 3
+
+
+def test_an_upgrade_of_a_job_of_the_same_name_in_another_root_is_of_no_concern(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path / "root")
+    connect(tmp_path / "lake", "lake")
+    method = Method(tmp_path / "lake")
+    operator(method, stateflow_conn_id="lake").execute(switched("/new.py:orders"))
+    operator(method, checkpoint_dir=str(method.root)).execute(switched("/new.py:orders", "two"))
+    assert len(method.specs) == 2
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
         allow_non_restored_state: NonRestored = False,
         any_version: Annotated[
             Flag,
-            "run this pipeline also where the Airflow Variable `stateflow_pipeline_JOB`, which an upgrade sets, names another one",
+            "run this pipeline also where the Airflow Variable `stateflow_pipeline:CONNECTION:JOB`, which an upgrade sets, names another one",
         ] = False,
         recorded_parameters: Annotated[
             Flag,
@@ -246,7 +246,10 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
 
     def _refuse_other_version(self, context: Context) -> None:
         """A DAG that names the old file would go on with it after an upgrade, on the state that the new one has made."""
-        variable = pipeline_variable(self.given("job"))
+        conn_id = self.hook.page_conn_id
+        if not conn_id:
+            return  # an upgrade has the roots of connections alone
+        variable = pipeline_variable(conn_id, self.given("job"))
         switched: str = context["var"]["value"].get(variable, "")
         given = self.file_of(context)
         if (

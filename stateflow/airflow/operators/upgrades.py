@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def pipeline_variable(job: str) -> str:
+def pipeline_variable(conn_id: str, job: str) -> str:
     """The Variable's name. Its value is FILE:PIPELINE: from then on every DAG with `pipeline_template` runs that, and a task that names another
-    file is refused."""
-    return f"stateflow_pipeline_{job}"
+    file is refused. A job of that name on another connection is another job."""
+    return f"stateflow_pipeline:{conn_id}:{job}"
 
 
 def is_same_pipeline(one: str, other: str) -> bool:
