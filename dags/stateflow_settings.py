@@ -128,7 +128,12 @@ def pipeline_template(conn_id: str, job: str, otherwise: Pipeline) -> str:
 def running_pipeline(conn_id: str, job: str) -> str:
     """The same for the code of a task; empty for a job that is not known."""
     known = SETTINGS.jobs_of(conn_id).get(job)
-    return str(Variable.get(pipeline_variable(conn_id, job), default=known.pipeline if known else ""))
+    return switched_to(conn_id, job) or (known.pipeline if known else "")
+
+
+def switched_to(conn_id: str, job: str) -> str:
+    """What an upgrade has switched the job to; empty if none has."""
+    return str(Variable.get(pipeline_variable(conn_id, job), default=""))
 
 
 def text_field(default: str, title: str, description: str, **schema: Any) -> Param:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import task
 from airflow.sdk.exceptions import AirflowFailException
-from stateflow_settings import DAGS, SETTINGS, running_pipeline
+from stateflow_settings import DAGS, SETTINGS, running_pipeline, switched_to
 
 from stateflow.airflow import StateflowHook
 from stateflow.airflow.connections.failures import spoken
@@ -54,13 +54,14 @@ def known_pipeline(conn_id: str, job: str, pipeline: str = "") -> str:
 
 
 def known(conn_id: str, job: str, pipeline: str = "") -> dict[str, str]:
-    """File and DAG for the code of a task."""
+    """File and DAG for the code of a task, and what an upgrade has switched the job to."""
     settings = SETTINGS.jobs_of(conn_id).get(job)
-    running = pipeline or running_pipeline(conn_id, job)
+    switched = switched_to(conn_id, job)
+    running = pipeline or switched or (settings.pipeline if settings else "")
     if not running or settings is None or not settings.dag_id:
         raise _unknown("DAG" if running else "pipeline", conn_id, job)
     refuse_pipeline_elsewhere(running)
-    return {"pipeline": running, "dag_id": settings.dag_id}
+    return {"pipeline": running, "dag_id": settings.dag_id, "switched_to": switched}
 
 
 def _unknown(what: str, conn_id: str, job: str, first: str = "") -> AirflowFailException:

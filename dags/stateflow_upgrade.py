@@ -19,7 +19,7 @@ names its pipeline by `pipeline_template`: a plain path does not follow an upgra
 | `trial` | one run of the new version, on all input there is, with the job's parameters; it deletes no checkpoint. It has the connection's options: *add the `options` and `conf` of the DAG that runs the job where the pipeline needs them* |
 | `verify` | every record and file of the job is checked; *add checks of your own after it* |
 | `switch` | from now on every DAG with `pipeline_template` runs the new version, and a run of another file is refused |
-| `wrong`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: state, offsets and outputs go back, with the old version |
+| `wrong`, `switch_back`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: the DAGs, state, offsets and outputs go back, with the old version |
 | `let_go` | removes the tag, unless going back has failed |
 | `verdict` | green: upgraded. Red: its sentence says how things stand |
 
@@ -50,6 +50,7 @@ from stateflow_settings import (
     job_field,
     note_field,
     pipeline_variable,
+    switched_to,
 )
 from stateflow_steps import keep, known_job, let_go, refuse_pipeline_elsewhere, tag_name
 
@@ -149,7 +150,20 @@ def check(new: str, conn_id: str, job: str) -> dict[str, str]:
 
 @task(pre_execute=approved)
 def switch(new: str, conn_id: str, job: str) -> None:
-    Variable.set(pipeline_variable(conn_id, job), new, description="Set by DAG stateflow_upgrade")
+    set_variable(conn_id, job, new)
+
+
+@task(pre_execute=approved)
+def switch_back(earlier: str, conn_id: str, job: str) -> None:
+    """`switch` may have failed when the Variable was set."""
+    if earlier:
+        set_variable(conn_id, job, earlier)
+    elif switched_to(conn_id, job):
+        Variable.delete(pipeline_variable(conn_id, job))
+
+
+def set_variable(conn_id: str, job: str, pipeline: str) -> None:
+    Variable.set(pipeline_variable(conn_id, job), pipeline, description="Set by DAG stateflow_upgrade")
 
 
 def is_touched(states: dict[str, str]) -> bool:
@@ -194,8 +208,8 @@ def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, An
         back = f"checkpoint {stopped['checkpoint']} with {old}"
         return False, f"{first} failed, and the job was taken back to {back}: {go_on}"
     return False, (
-        f"{first} failed, and so did going back: the job is not where it was; see the logs of roll_back and "
-        f"verify_rolled_back, then use stateflow_recovery to restore {stopped['savepoint']}"
+        f"{first} failed, and so did going back: the job is not where it was; see the logs of switch_back, "
+        f"roll_back and verify_rolled_back, then use stateflow_recovery to restore {stopped['savepoint']}"
     )
 
 
@@ -205,13 +219,31 @@ STEPS = (
 )  # fmt: skip
 
 
+def misnamed(named: str, right: str, variable: str) -> str:
+    """What to do about a Variable that does not name what the verdict says; empty when it does."""
+    if named == right:
+        return ""
+    mend = f"set it to {right}" if right else "delete it"
+    return f"but the Airflow Variable {variable!r} names {named or 'nothing'}: {mend}"
+
+
 @task(trigger_rule="all_done")
 def verdict(
-    old: dict[str, str] | None, new: str, stopped: dict[str, Any] | None, ti: Any, run_id: str
+    old: dict[str, str] | None,
+    new: str,
+    stopped: dict[str, Any] | None,
+    conn_id: str,
+    job: str,
+    ti: Any,
+    run_id: str,
 ) -> str:
     """Green or red for the whole DAG run, in words."""
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[run_id])[run_id]
     done, sentence = verdict_on(states, (old or {}).get("pipeline", ""), new, stopped or {})
+    if done or states.get("switch_back") in ("success", "failed"):  # else it is as somebody else has set it
+        right = new if done else (old or {}).get("switched_to", "")
+        if mend := misnamed(switched_to(conn_id, job), right, pipeline_variable(conn_id, job)):
+            done, sentence = False, f"{sentence}; {mend}"
     if not done:
         raise AirflowFailException(sentence)
     return sentence
@@ -326,6 +358,7 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     switched = switch(deployed, conn_id, job)
 
     failed = wrong(conn_id, job)
+    switched_back = switch_back(old["switched_to"], conn_id, job)
     roll_back = StateflowRestoreOperator(
         task_id="roll_back",
         origin="checkpoint:{{ ti.xcom_pull('stop')['checkpoint'] }}",
@@ -338,12 +371,18 @@ names the old file by its path, and not by `pipeline_template`, is refused. *Rej
     )
     verified = StateflowVerifyOperator(task_id="verify_rolled_back", deep=True, retries=0, **of_job)
 
-    ended = verdict(old, new, stop.output)
+    ended = verdict(old, deployed, stop.output, conn_id, job)
     # When going back has failed, too, the tag stays. Where there was nothing to take back, `verify_rolled_back` is skipped.
     released = let_go.override(trigger_rule="none_failed_min_one_success")(conn_id, [job], "before-upgrade")
 
     ready >> deployed >> checked >> shadow >> approve >> still_paused >> stop >> kept >> plan
     is_alone >> restore >> trial >> verify >> switched
-    [kept, plan, is_alone, restore, trial, verify, switched] >> failed >> roll_back >> verified
+    (
+        [kept, plan, is_alone, restore, trial, verify, switched]
+        >> failed
+        >> switched_back
+        >> roll_back
+        >> verified
+    )
     [switched, verified] >> ended
     [kept, verified] >> released

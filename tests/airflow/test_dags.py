@@ -237,8 +237,9 @@ def test_a_job_of_the_same_name_on_another_connection_is_another_job(
     assert list(switched.values()) == ["/opt/there_2.py:orders"]
     for variable, pipeline in switched.items():
         monkeypatch.setenv(f"AIRFLOW_VAR_{variable.upper()}", pipeline)
-    assert steps.known("lake", "orders") == {"pipeline": "/opt/there_2.py:orders", "dag_id": "there"}
-    assert steps.known("stateflow_default", "orders") == {"pipeline": "/opt/here.py:orders", "dag_id": "here"}
+    there, here = steps.known("lake", "orders"), steps.known("stateflow_default", "orders")
+    assert (there["pipeline"], there["dag_id"]) == ("/opt/there_2.py:orders", "there")
+    assert (here["pipeline"], here["dag_id"]) == ("/opt/here.py:orders", "here")
     with refused(AirflowFailException, "'orders'", "'sea'", "lake/orders"):
         steps.known("sea", "orders")
     assert settings.job_field("").schema["examples"] == ["orders"]
@@ -419,8 +420,11 @@ def test_whoever_marks_the_approval_as_success_changes_nothing(
         assert (restore.four_eyes, restore.approvers) == (True, ["bob"])
         assert restore.approval.operator is dags[dag_id].get_task("approve")
     # Somebody may have marked `restore` as success, too.
-    results = {"stop": STOPPED, "old_version": {"pipeline": "/old.py:p", "dag_id": "stateflow_orders"}}
-    for task_id in ("stop", "trial", "switch", "roll_back"):
+    results = {
+        "stop": STOPPED,
+        "old_version": {"pipeline": "/old.py:p", "dag_id": "stateflow_orders", "switched_to": ""},
+    }
+    for task_id in ("stop", "trial", "switch", "switch_back", "roll_back"):
         told = run_task(dags["stateflow_upgrade"].get_task(task_id), results=results)
         assert isinstance(told.error, AirflowFailException), task_id
         assert not lacking(str(told.error), ("this upgrade", "approval task")), task_id
@@ -538,7 +542,7 @@ def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_
     assert [state for state in ("success", "failed", "upstream_failed", None) if upgrade.is_touched({"restore": state})] == [
         "success", "failed",
     ]  # fmt: skip
-    assert dag.get_task("roll_back").upstream_task_ids >= {"wrong"}
+    assert "wrong" in dag.get_task("roll_back").get_flat_relative_ids(upstream=True)
     assert dag.get_task("roll_back").takeover is True
     # The new version is never restored over a run that somebody has started since the stop.
     assert dag.get_task("restore").takeover is False
@@ -597,6 +601,55 @@ def test_a_trial_deletes_no_checkpoint_that_the_pipeline_s_own_dag_keeps(
     made.claim("trial", retained)
     made.opened().collect(1)
     assert [record.slot for record in made.opened().checkpoints()] == before
+
+
+@pytest.mark.parametrize("earlier", ["", "/opt/orders_1.py:orders"])
+def test_going_back_switches_back_what_had_been_switched(bag: DagBag, earlier: str) -> None:
+    upgrade, dag = module_of(bag, "stateflow_upgrade"), bag.dags["stateflow_upgrade"]
+    name = pipeline_variable("stateflow_default", "orders")
+    before = {name: earlier} if earlier else {}
+    airflow = Supervisor(variables=dict(before))
+    with supervised(airflow):
+        switch, switch_back = (dag.get_task(each).python_callable for each in ("switch", "switch_back"))
+        switch("/opt/orders_2.py:orders", "stateflow_default", "orders")
+        assert airflow.variables != before
+        for _ in range(2):  # a retry, too
+            switch_back(earlier, "stateflow_default", "orders")
+            assert airflow.variables == before
+    assert dag.get_task("roll_back").upstream_task_ids >= {"switch_back"}
+    assert dag.get_task("switch_back").upstream_task_ids >= {"wrong"}
+    assert upgrade.misnamed(earlier, earlier, name) == ""
+    said = upgrade.misnamed("/opt/orders_2.py:orders", earlier, name)
+    assert not lacking(said, (name, "/opt/orders_2.py:orders", earlier or "delete"))
+
+
+def test_a_verdict_is_red_while_the_variable_names_another_version(bag: DagBag) -> None:
+    verdict = bag.dags["stateflow_upgrade"].get_task("verdict").python_callable
+    states = {"switch": "success"}
+    done = SimpleNamespace(dag_id="stateflow_upgrade", get_task_states=lambda dag_id, run_ids: {"1": states})
+    name = pipeline_variable("stateflow_default", "orders")
+    airflow = Supervisor(variables={name: "/new.py:p"})
+    asked: Any = (
+        {"pipeline": "/old.py:p", "switched_to": ""},
+        "/new.py:p",
+        STOPPED,
+        "stateflow_default",
+        "orders",
+        done,
+        "1",
+    )
+    with supervised(airflow):
+        assert verdict(*asked).startswith("upgraded")
+        airflow.variables[name] = "/other.py:p"
+        with refused(AirflowFailException, "upgraded", name, "/other.py:p", "/new.py:p"):
+            verdict(*asked)
+        states.update(GOOD, switch="failed", switch_back="success", verify_rolled_back="success")
+        with refused(AirflowFailException, "taken back", name, "/other.py:p", "delete it"):
+            verdict(*asked)
+        states.update(restore="upstream_failed", switch_back="skipped", alone="failed")
+        with refused(AirflowFailException, "nothing was changed") as said:
+            verdict(*asked)
+        assert name not in str(said.value), "somebody else's upgrade has set it"
 
 
 STOPPED = {"checkpoint": 7, "savepoint": "s3://bucket/_savepoints/orders/x"}
