@@ -466,7 +466,16 @@ def test_nothing_to_rewind_to_is_said_before_anything_is_touched(method: Method)
     assert len(method.specs) == 1
 
 
-def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> None:
+@pytest.mark.parametrize(
+    ("place", "master"),
+    [
+        ({"host": "local[1]"}, {"spark.master": "local[1]"}),
+        ({"host": "yarn", "extra": {"deploy-mode": "cluster"}}, {}),  # on this worker
+    ],
+)
+def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(
+    method: Method, place: dict[str, Any], master: dict[str, str]
+) -> None:
     method.work = lambda job: (job.batch(), job.batch())
     operator(method).execute(context(FakeTask(run_id="one")))
     two = FakeTask(run_id="two")
@@ -482,9 +491,12 @@ def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> 
         return Plan()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+        patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **place}))
         patch.setattr("stateflow.jobs.job.Job.restore", restore)
-        operator(method, on_rerun="rewind").execute(cleared(run_id="two"))
+        operator(method, on_rerun="rewind", allow_non_restored_state=True, conf={"spark.x": 1}).execute(
+            cleared(run_id="two")
+        )
+    assert (plans[0]["conf"], plans[0]["allow_non_restored_state"]) == ({"spark.x": "1", **master}, True)
     assert [plan["origin"] for plan in plans] == ["checkpoint:3"]
     assert plans[0]["rewind_sinks"]
     assert plans[0]["applied"]

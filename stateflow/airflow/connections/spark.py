@@ -23,7 +23,7 @@ def spark_master(spark_conn_id: str | None) -> tuple[str | None, dict[str, str]]
         return None, {}
     connection = _connection(spark_conn_id)
     extra = connection.extra_dejson
-    if extra.get("deploy-mode") == "cluster":
+    if _in_cluster_mode(connection):
         raise UsageError(
             f"connection {spark_conn_id!r} submits in cluster mode, but this task starts Spark in its own process: name a "
             "connection in client mode"
@@ -34,6 +34,11 @@ def spark_master(spark_conn_id: str | None) -> tuple[str | None, dict[str, str]]
     if extra.get("namespace"):
         conf["spark.kubernetes.namespace"] = str(extra["namespace"])
     return _master(connection), conf
+
+
+def in_cluster_mode(spark_conn_id: str) -> bool:
+    """Whether a connection starts its drivers on the cluster, and not where they are submitted."""
+    return _in_cluster_mode(_connection(spark_conn_id))
 
 
 def master_of(spark_conn_id: str) -> str:
@@ -64,6 +69,10 @@ def _connection(spark_conn_id: str) -> Connection:
             "'local[2]'` (or spark://HOST:7077, yarn, k8s://...)"
         )
     return connection
+
+
+def _in_cluster_mode(connection: Connection) -> bool:
+    return bool(connection.extra_dejson.get("deploy-mode") == "cluster")
 
 
 def _master(connection: Connection) -> str:

@@ -517,11 +517,25 @@ class StateflowRunOperator(ReportsLineage, DriverOperator):
             as_texts(self.given("parameters")),
             options=self.hook.options(**self.given("options")),
             rewind_sinks=True,
+            allow_non_restored_state=self.given("allow_non_restored_state"),
             conf=self.spark_conf(),
         )
         self.log.info("%s", plan)
         plan.apply(self.progress())
         return mark.began_from
+
+    def spark_conf(self) -> dict[str, str]:
+        """Spark's settings for a rewind. Where drivers run on the cluster alone, its Spark runs on this worker."""
+        from stateflow.airflow.connections.spark import in_cluster_mode  # as above
+        from stateflow.airflow.launchers.kubernetes import Kubernetes
+
+        launcher = self.given("launcher")
+        on_cluster = (
+            isinstance(launcher, Kubernetes)
+            or getattr(launcher, "submit", {}).get("deploy_mode") == "cluster"
+            or in_cluster_mode(self.given("spark_conn_id"))
+        )
+        return {**({} if on_cluster else super().spark_conf()), **as_texts(self.given("conf"))}
 
     def _defer(self, context: Context, supervision: Supervision) -> NoReturn:
         from stateflow.airflow.launchers.kubernetes import Kubernetes  # as above
