@@ -98,6 +98,27 @@ def test_a_run_that_takes_longer_than_the_task_waits_is_looked_at_again(
     assert stop(Try("it", try_number=2))["outcome"] == "stopped"
 
 
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_stop_that_failed_asks_the_run_that_lives_when_it_is_cleared_and_no_other_in_a_retry(
+    tmp_path: Path, connect: Connect, meanwhile: Any, cleared: bool
+) -> None:
+    connect(tmp_path)
+    one = made_job(tmp_path, ended=False)
+    counter = iter(range(2, 1000))
+    meanwhile(lambda: one.beat(next(counter)))
+    with refused(AirflowException, "'orders' (epoch 1)"):
+        stop(wait="1 minute")
+    one.beat(1000, ended=True)
+    two = MadeJob(tmp_path, "orders", run="two")
+    two.batch()
+    two.beat(1)
+    meanwhile(lambda: two.beat(2, ended=True))
+    attempt = Try("it", try_number=3, clears=1, max_tries=4) if cleared else Try("it", try_number=2)
+    again = stop(attempt)
+    assert (again["outcome"], again["epoch"]) == ("stopped", two.writer.epoch if cleared else 1)
+    assert (request(two) is not None) is cleared
+
+
 def test_a_task_that_is_told_to_end_no_longer_watches(
     tmp_path: Path, connect: Connect, meanwhile: Any
 ) -> None:

@@ -25,7 +25,7 @@ _SENTENCES = {
 class StateflowStopOperator(StateflowOperator):
     """Asks the run to end after its current batch, and waits for its end. A job that does not run is fine.
 
-    If the task is killed, the request stays, and a retry sees what became of it.
+    If the task is killed, the request stays, and a retry sees what became of it. A task that is cleared asks the run that lives then.
     """
 
     def __init__(
@@ -51,6 +51,8 @@ class StateflowStopOperator(StateflowOperator):
         with self.at_work():
             job = self.job_for(context, conf=self.spark_conf())
             self.linked(context)
+            # A retry looks after the run that was asked. Whoever clears the task means the one that lives then.
+            self._end_work()
             drain = self.given("drain")
             stop = job.stop(wait=self.given("wait").total_seconds(), reason=self.given("note"), drain=drain)
             self.log.info(_SENTENCES[stop.outcome], job.name)
