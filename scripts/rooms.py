@@ -329,7 +329,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/triggers": Room(
         "waiting in the triggerer",
-        "airflow/connections airflow/launchers checkpoint connectors/kafka driver format hosts jobs observe quantities",
+        "airflow/connections airflow/internals airflow/launchers checkpoint connectors/kafka driver format hosts jobs "
+        "observe quantities",
         "run.py",
     ),
     "airflow/operators": Room(

@@ -37,6 +37,8 @@ class Supervisor:
     """Of other tasks, by their ids."""
     variables: dict[str, str] = field(default_factory=dict)
     """Airflow's, which the task may change."""
+    states: dict[str, Any] = field(default_factory=dict)
+    """Of task instances, by DAG run and task."""
     told: list[Any] = field(default_factory=list)
 
     def send(self, msg: Any) -> Any:
@@ -63,6 +65,8 @@ class Supervisor:
             return comms.XComSequenceSliceResult(
                 root=[each for name, each in self.results.items() if name == msg.task_id]
             )
+        if isinstance(msg, comms.GetTaskStates):
+            return comms.TaskStatesResult(task_states=self.states)
         if isinstance(msg, comms.ValidateInletsAndOutlets):
             return comms.InactiveAssetsResult(inactive_assets=[])
         return None

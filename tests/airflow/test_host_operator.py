@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from stateflow.driver.supervisor import started
 from stateflow.hosts import lease, starting
 from stateflow.hosts.client import KEEPER
 from stateflow.hosts.settings import HostSettings, KeeperProcess, folder_of, read_settings, write
-from tests.airflow.runner import run_task
+from tests.airflow.runner import Supervisor, run_task, supervised
 from tests.hosts.hosting import Host, alive, eventually
 from tests.refusals.refusal import refused
 
@@ -174,6 +175,19 @@ def test_a_task_that_is_killed_drains_its_host_at_work_and_in_the_triggerer(host
     with refused(AirflowException, "its host drains"):
         task.on_kill()
     assert hosts.processes[1].wait(10) == 0
+
+
+@pytest.mark.parametrize(("state", "drained"), [("deferred", []), ("failed", ["team"])])
+def test_a_triggerer_that_another_one_stands_in_for_leaves_the_host_alone(
+    monkeypatch: pytest.MonkeyPatch, state: str, drained: list[str]
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(starting, "drain", lambda folder: told.append(folder.name))
+    trigger: Any = StateflowHostTrigger(host="team", interval=0.1, until=None)
+    trigger.task_instance = SimpleNamespace(dag_id="d", run_id="one", task_id="keep", map_index=-1)
+    with supervised(Supervisor(states={"one": {"keep": state}})):
+        asyncio.run(trigger.on_kill())
+    assert told == drained
 
 
 def test_execution_timeout_ends_the_wait_in_the_triggerer_and_drains_the_host(hosts: Hosts) -> None:

@@ -19,6 +19,7 @@ from stateflow.airflow.internals import (
     task_instances,
     xcoms,
 )
+from tests.airflow.runner import Supervisor, supervised
 
 ROOMS = Path(stateflow.airflow.internals.__file__).parents[1]
 PUBLIC = {
@@ -73,6 +74,13 @@ def test_a_running_task_knows_its_bundle() -> None:
 
     assert "bundle_instance" in RuntimeTaskInstance.model_fields
     assert {"name", "version"} <= set(inspect.signature(BaseDagBundle.__init__).parameters)
+
+
+@pytest.mark.parametrize(("map_index", "key"), [(-1, "run"), (2, "run_2")])
+def test_the_state_of_a_task_is_asked_of_airflow(map_index: int, key: str) -> None:
+    ti = SimpleNamespace(dag_id="orders_dag", run_id="one", task_id="run", map_index=map_index)
+    with supervised(Supervisor(states={"one": {key: "deferred"}})):
+        assert task_instances.state_of(ti) == "deferred"
 
 
 def test_the_revision_of_a_pipeline_is_that_of_the_bundle_it_lies_in(tmp_path: Path) -> None:

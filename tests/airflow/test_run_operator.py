@@ -40,7 +40,7 @@ from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
-from tests.airflow.runner import run_task
+from tests.airflow.runner import Supervisor, run_task, supervised
 from tests.airflow.task_state import TaskState
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 from tests.refusals.refusal import refused
@@ -662,6 +662,20 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
     gone.stale = Done(0, name="an earlier try's")
     with refused(AirflowException, "is lost"):
         operator(gone, deferrable=True).resume(context(), fired({**fields, "patience": 0.1}))
+
+
+@pytest.mark.parametrize("state", ["deferred", "failed", "unknown"])
+def test_a_triggerer_that_another_one_stands_in_for_stops_no_run(method: Method, state: str) -> None:
+    gone = Gone(method.root)
+    with pytest.raises(TaskDeferred) as deferral:
+        operator(gone, deferrable=True).execute(context())
+    trigger: Any = StateflowRunTrigger(**deferral.value.trigger.serialize()[1])
+    trigger.task_instance = FakeTask()
+    states = {} if state == "unknown" else {FakeTask.run_id: {"run": state}}
+    with supervised(Supervisor(states=states)):
+        asyncio.run(trigger.on_kill())
+    asked = stop_requested(open_store(str(method.root)), JobLayout("orders"), 1)
+    assert (asked is None) is (state == "deferred")
 
 
 @dataclass

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from stateflow.airflow.triggers.kills import is_killed
 from stateflow.airflow.triggers.overdue import in_time
 
 
@@ -56,10 +57,10 @@ class StateflowHostTrigger(BaseTrigger):
         return {}
 
     async def on_kill(self) -> None:
-        """Somebody ended the task in Airflow's UI. A host elsewhere drains when its lease is over."""
+        """Somebody may have ended the task in Airflow's UI. A host elsewhere drains when its lease is over."""
         from stateflow.hosts.starting import drain
 
-        if self._is_here():
+        if self._is_here() and await is_killed(self):
             await asyncio.to_thread(drain, self._folder())
 
     def _pause(self) -> float:

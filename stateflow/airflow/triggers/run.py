@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.triggers.kills import is_killed
 from stateflow.airflow.triggers.overdue import in_time
 from stateflow.driver.handover import Handover
 from stateflow.driver.processes import DriverProcess
@@ -79,7 +80,9 @@ class StateflowRunTrigger(BaseTrigger):
         return supervision.handover(state).plain()
 
     async def on_kill(self) -> None:
-        """Somebody ended the task in Airflow's UI."""
+        """Somebody may have ended the task in Airflow's UI."""
+        if not await is_killed(self):
+            return
         supervision = self._supervision
         if supervision is None:
             supervision = await asyncio.to_thread(self._supervise)
