@@ -20,7 +20,7 @@ from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
 from tests.jobs.made import MadeJob, made_job
 from tests.jobs.snapshots import DEAD
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 
 
 def cleanup(attempt: Try | None = None, **arguments: Any) -> Any:
@@ -147,6 +147,18 @@ def test_a_rule_that_is_wrong_is_refused_while_the_dag_is_parsed(tmp_path: Path,
     with pytest.raises(AirflowFailException, match="give this task retention='none' or age='0 seconds'"):
         cleanup(retained=1, retention="daily for 9 days")
     cleanup(retained=1, retention="daily for 9 days", age="0 seconds", dry_run=True)
+
+
+def test_a_retention_of_the_connection_yields_to_an_age_of_the_task(
+    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in stateflow_nightly, which has both a number and an age."""
+    connect(tmp_path, options={"retention": "daily for 9 days"})
+    used(tmp_path, batches=6)
+    report = cleanup(retained=3, age="40000 weeks", dry_run=True)["jobs"]["orders"]
+    assert (report["kept"]["young"], "rule" in report["kept"]) == (3, False)
+    said = [line for line in capsys.readouterr().out.splitlines() if "daily for 9 days" in line]
+    assert not lacking("".join(said), ("orders", "40000 weeks", "option retention", "age of this task"))
 
 
 def test_an_age_that_keeps_more_than_the_form_s_number_is_told_with_who_has_said_it(

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from stateflow.airflow.operators.arguments import Argument, Count, Flag, Rule, Span, is_deferred, text
+from stateflow.airflow.operators.arguments import (
+    Argument,
+    Count,
+    Flag,
+    Rule,
+    Span,
+    is_deferred,
+    retention,
+    text,
+)
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, UsageError, error_of
 from stateflow.quantities import several, size_text, written_duration
@@ -51,8 +60,8 @@ class StateflowCleanupOperator(StateflowOperator):
         age: Annotated[Span | None, "younger ones are kept, too; by default as `retained_age` says"] = None,
         retention: Annotated[
             Rule | None,
-            "older ones to keep as well, such as 'hourly for 2 days, daily for 30 days'; by default as `retention` says. What a "
-            "job's last run keeps stays in any case",
+            "older ones to keep as well, such as 'hourly for 2 days, daily for 30 days'; by default as `retention` says, unless the task "
+            "gives `age`. What a job's last run keeps stays in any case",
         ] = None,
         expired_savepoints: Annotated[
             Flag, "dispose of savepoints that have expired, and of those that were never finished"
@@ -106,6 +115,11 @@ class StateflowCleanupOperator(StateflowOperator):
         retained, by_number = self._rule("retained", "retained_checkpoints", options)
         age, by_age = self._rule("age", "retained_age", options)
         rule, by_option = self._rule("retention", "retention", options)
+        if rule and age and self.given("age") is not None and self.given("retention") is None:
+            self.log.info(
+                "%s: retention=%s, by %s, yields to age=%s, by %s", name, rule, by_option, written_duration(age), by_age
+            )  # fmt: skip
+            rule = retention("none")
         if rule and age:
             raise UsageError(
                 f"retention={rule}, by {by_option}, says how long every checkpoint stays, as does age={written_duration(age)}, by "
