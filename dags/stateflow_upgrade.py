@@ -44,6 +44,7 @@ from airflow.sdk import DAG, Param, Variable, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from stateflow_approval import Approval, refuse_unapproved
 from stateflow_settings import (
+    DAGS,
     SETTINGS,
     conn_field,
     flag_field,
@@ -63,6 +64,7 @@ from stateflow.airflow import (
     StateflowVerifyOperator,
 )
 from stateflow.airflow.connections.failures import spoken
+from stateflow.airflow.operators.upgrades import is_same_pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -98,7 +100,7 @@ class Shadow(StateflowReplayOperator):
 def paused(old: str, new: str, dag_id: str, ti: Any) -> None:
     """Nothing may run the old version between the stop and the restore: the table would get its output twice."""
     refuse_pipeline_elsewhere(new)
-    if new == old:
+    if is_same_pipeline(*(str(DAGS / Path(each).expanduser()) for each in (new, old))):
         raise AirflowFailException(
             f"{new} is what runs already: give the new version a file of its own, since going back needs the old one"
         )
@@ -142,7 +144,7 @@ def check(new: str, conn_id: str, job: str) -> dict[str, str]:
 
     refuse_pipeline_elsewhere(new)  # `deploy` may have named another file
     with spoken():
-        found = StateflowHook(conn_id).job(job).check(load_pipeline(new, Path.cwd()).pipeline)
+        found = StateflowHook(conn_id).job(job).check(load_pipeline(new, DAGS).pipeline)
     if not found.compatible:
         raise AirflowFailException("; ".join(found.problems))
     return {operator.uid: operator.verdict for operator in found.operators}

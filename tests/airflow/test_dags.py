@@ -575,6 +575,30 @@ def test_an_upgrade_takes_the_job_over_only_by_a_plan_in_which_nobody_has_delive
         alone({"document": {"sinks": sinks}, "digest": "a" * 64}, "orders")
 
 
+def test_a_relative_new_version_lies_beside_the_dags_wherever_the_worker_was_started(
+    bag: DagBag, tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path / "root")
+    made_job(tmp_path / "root")
+    upgrade, dag = module_of(bag, "stateflow_upgrade"), bag.dags["stateflow_upgrade"]
+    settings, steps = sys.modules["stateflow_settings"], sys.modules["stateflow_steps"]
+    for module in (upgrade, settings, steps):
+        monkeypatch.setattr(module, "DAGS", tmp_path)
+    monkeypatch.setattr(
+        steps, "SETTINGS", msgspec.structs.replace(settings.SETTINGS, pipeline_folders=["new"])
+    )
+    worker = tmp_path / "worker"
+    for folder, text in ((tmp_path / "new", ORDERS.read_text()), (worker / "new", "raise SystemExit")):
+        folder.mkdir(parents=True)
+        (folder / "orders.py").write_text(text)
+    monkeypatch.chdir(worker)
+    check, paused = (dag.get_task(name).python_callable for name in ("check", "paused"))
+    assert check("new/orders.py:orders", "stateflow_default", "orders") == {"balance": "compatible"}
+    for same in (f"{tmp_path}/new/orders.py:orders", "new/../new/orders.py", "new/orders.py:orders"):
+        with refused(AirflowFailException, "new/orders.py:orders", "a file of its own"):
+            paused(same, "new/orders.py:orders", "stateflow_orders", None)
+
+
 def test_a_restore_that_was_refused_leaves_nothing_to_take_back_from_others(
     bag: DagBag, tmp_path: Path
 ) -> None:
