@@ -25,6 +25,7 @@ from stateflow.airflow import (
     SparkSubmit,
     StateflowRestoreOperator,
     StateflowRunOperator,
+    WarmHost,
     checkpoint_asset,
 )
 from stateflow.airflow.operators.upgrades import pipeline_variable
@@ -814,6 +815,14 @@ def test_a_number_is_a_version_to_end_at(method: Method, until: Any) -> None:
         (
             {"launcher": Kubernetes(image="{{ params.none }}", namespace="jobs")},
             "launcher['image'] came out as None",
+        ),
+        (
+            {"launcher": WarmHost("team", otherwise=SparkSubmit(queue="{{ params.none }}"))},
+            "launcher['otherwise']['submit']['queue']",
+        ),
+        (
+            {"launcher": WarmHost("team", otherwise=SparkSubmit(env={"OUT": "/data/{{ params.none }}"}))},
+            "launcher['otherwise']['env']['OUT']",
         ),
         ({"parameters": {**PARAMETERS, "output": "/data/{{ params.none }}/x"}}, "parameters['output']"),
         ({"checkpoint_dir": "/data/{{ params.none }}"}, "checkpoint_dir"),

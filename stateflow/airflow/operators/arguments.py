@@ -168,9 +168,10 @@ def is_deferred(value: Any) -> bool:
 
 
 def with_fields(value: Any) -> Any:
-    """The value; of an object that has templates, such as a launcher, these by name. Airflow renders them in place."""
+    """The value; of an object that has templates, such as a launcher, these by name, also those of a launcher within it. Airflow renders them
+    in place."""
     fields = getattr(value, "template_fields", None)
-    return value if not fields else {name: getattr(value, name, None) for name in fields}
+    return value if not fields else {name: with_fields(getattr(value, name, None)) for name in fields}
 
 
 def lost(written: Any, rendered: Any, within: Collection[str] = ()) -> Iterator[tuple[str, str]]:
