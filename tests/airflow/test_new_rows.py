@@ -66,11 +66,14 @@ class Kept:
 
 
 def watched(
-    seen: Iterable[Unread | Exception], monkeypatch: pytest.MonkeyPatch, kept: Kept | None = None
+    seen: Iterable[Unread | Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    kept: Kept | None = None,
+    **where: str,
 ) -> tuple[list[Any], list[float]]:
     """The events of a trigger that sees this, and its pauses."""
     answers, pauses, found = iter(seen), [], []
-    trigger = NewRowsTrigger(job="orders", interval=timedelta(seconds=10))
+    trigger = NewRowsTrigger(job="orders", interval=timedelta(seconds=10), **where)
     trigger.asset_state_store = kept  # type: ignore[assignment]
 
     class EndError(Exception):
@@ -109,6 +112,15 @@ def test_a_triggerer_that_begins_anew_does_not_call_again(monkeypatch: pytest.Mo
     assert len(watched([ROWS, ROWS], monkeypatch, kept)[0]) == 1
     assert watched([ROWS, ROWS], monkeypatch, kept)[0] == []
     assert len(watched([replace(MORE, position="p2")], monkeypatch, kept)[0]) == 1
+
+
+def test_jobs_of_the_same_name_in_two_roots_are_called_for_each_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept()
+    for where in ({}, {"stateflow_conn_id": "lake"}, {"checkpoint_dir": "/lake"}):
+        for called in (1, 0):
+            assert len(watched([ROWS], monkeypatch, kept, **where)[0]) == called
 
 
 def test_a_triggerer_that_dies_with_its_call_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,9 @@ class NewRowsTrigger(BaseEventTrigger):
     @property
     def _memory(self) -> str:
         """The name under which the asset keeps the last call."""
-        return f"stateflow/{self.fields['job']}/{','.join(self.fields['sources'])}"
+        of = self.fields
+        root = f"{of['stateflow_conn_id']}/{of['checkpoint_dir']}"
+        return f"stateflow/{root}/{of['job']}/{','.join(of['sources'])}"
 
     async def _remembered(self) -> Called | None:
         if self.asset_state_store is None:
