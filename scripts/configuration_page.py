@@ -76,6 +76,10 @@ endpoint = "https://objects.example.org"
 A request to an object store is tried again up to nine times, with pauses of up to two seconds: who restarts it does not end a run, if it is back within five seconds.
 After that the run ends as one whose store is out of reach, and the next one carries on. `max_retries = "20"` among the storage options waits longer, and
 `retry_timeout = "120"` (seconds; 60 by default) lets a request be repeated for as long when each try takes long.
+
+A request fails when 60 seconds pass without a byte of its answer: `read_timeout = "2 minutes"` allows more. A large file may take as long
+as it needs, as long as bytes come. It goes up in parts of 8 MB, four at a time, and each part has three minutes. Over a slow line raise that with
+`timeout = "10 minutes"`. It then holds for each request as a whole, and a download that takes longer goes on in another request.
 """
 
 SHOWN_BY = {

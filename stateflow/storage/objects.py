@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -71,6 +71,14 @@ _IGNORED = re.compile(r"[\t\r\n]")
 """Characters that `urlsplit` leaves out."""
 _PAGE = 1000
 _PART = 8 << 20
+_PARTS_AT_ONCE = 4
+"""Of one file. They share a line, so each part takes longer with more of them."""
+IDLE = timedelta(seconds=60)
+"""A request that gets no byte for so long has failed. A large file takes longer over a slow line, and gets bytes all the while."""
+_PART_TAKES = 3
+"""How many times as long a part of an upload may take: while the client sends, it gets no byte."""
+_NO_LIMIT = timedelta(days=7)
+"""The client knows no request without a limit, and its own default is 30 seconds."""
 _COPIED_WHOLE = 1 << 30
 """A copy of a larger object may be refused (S3 and Google: over 5 GB) or take longer than a request may."""
 _COPY_LOOKS = 600
@@ -128,7 +136,8 @@ class ObjectStore:
             v for k, v in options.items() if len(v) > 3 and not _PUBLIC.search(k.lower())
         )
         try:
-            self._store = _client(root, options)
+            self._store = _client(root, options, {"read_timeout": IDLE, "timeout": _NO_LIMIT}, IDLE)
+            self._uploads = _client(root, options, {"timeout": _PART_TAKES * IDLE}, _PART_TAKES * IDLE)
         except UnknownConfigurationKeyError as error:
             raise UsageError(f"{self._said(error)}: correct the storage options for {self._url}") from None
         except (BaseError, ValueError, TypeError) as error:
@@ -179,24 +188,34 @@ class ObjectStore:
         if not source.is_file():
             raise nothing_to_upload(source, path, self.url)
         with self._errors("upload", path):
-            obstore.put(self._store, key, source, chunk_size=_PART)
+            obstore.put(self._uploads, key, source, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
 
     @_without_panics
     def download(self, path: str, target: Path) -> None:
         key = self._key(path)
-        with self._errors("download", path, missing=True):
-            chunks = obstore.get(self._store, key).stream(min_chunk_size=1 << 20)
         with target.open("xb") as file:
             try:
-                for chunk in chunks:
-                    file.write(chunk)
+                with self._errors("download", path, missing=True):
+                    self._fetch(key, file)
             except BaseException as error:
                 target.unlink(missing_ok=True)
-                if isinstance(error, BaseError):
-                    raise self._failed("download", path, error) from None
                 if isinstance(error, OSError):
                     raise not_saved(path, target, error) from error
                 raise
+
+    def _fetch(self, key: str, file: BinaryIO) -> None:
+        """Reads on behind the last byte when a connection breaks, as long as each one gets further. The client itself reads on
+        only during its `retry_timeout`, counted from the first request."""
+        while True:
+            begun = file.tell()
+            try:
+                rest = obstore.get(self._store, key, options={"range": {"offset": begun}} if begun else None)
+                for chunk in rest.stream(min_chunk_size=1 << 20):
+                    file.write(chunk)
+                return
+            except BaseError:
+                if file.tell() == begun:
+                    raise
 
     @_without_panics
     def folders(self, prefix: str) -> list[str]:
@@ -349,7 +368,9 @@ class ObjectStore:
 
         async def stream() -> None:
             chunks = (await obstore.get_async(self._store, source)).stream(min_chunk_size=_PART)
-            await obstore.put_async(self._store, target, chunks, chunk_size=_PART)
+            await obstore.put_async(
+                self._uploads, target, chunks, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE
+            )
 
         # A new thread has no event loop yet, so `asyncio.run` can start one.
         with self._errors("copy to", path), ThreadPoolExecutor(1) as pool:
@@ -393,9 +414,11 @@ class ObjectStore:
                 f"{self._url} does not know these credentials ({code}), and no retry makes it know them: correct the keys in the "
                 "storage options"
             )
+        check = "check the storage options and the network"
+        if "kind: Timeout" in str(error):
+            check = "check the network, or if it is slow raise `read_timeout` (of an upload `timeout`) among the storage options"
         return UnavailableError(
-            f"{self._url} refused to {verb} {path} or could not be reached ({self._said(error)}): "
-            "check the storage options and the network, then run again"
+            f"{self._url} refused to {verb} {path} or could not be reached ({self._said(error)}): {check}, then run again"
         )
 
     def _said(self, error: BaseException) -> str:
@@ -487,16 +510,17 @@ def _parsed(url: str) -> _BucketRoot:
     )
 
 
-def _client(root: _BucketRoot, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
+def _client(
+    root: _BucketRoot, options: Mapping[str, str], limits: Mapping[str, timedelta], patience: timedelta
+) -> S3Store | GCSStore | AzureStore:
+    """`limits`, of one request, and `patience`, with all its retries, unless the options set them."""
     config: dict[str, Any] = {k: v for k, v in options.items() if k not in _CLIENT}
     retries = int(config.pop("max_retries", _RETRIES))
-    patience = float(config.pop("retry_timeout", 60))
-    client: Any = {"connect_timeout": "5s", "timeout": "60s"} | {
-        k: v for k, v in options.items() if k in _CLIENT
-    }
+    patience = timedelta(seconds=float(config.pop("retry_timeout", patience.total_seconds())))
+    client: Any = {"connect_timeout": "5s", **limits, **{k: v for k, v in options.items() if k in _CLIENT}}
     retry: Any = {
         "max_retries": retries,
-        "retry_timeout": timedelta(seconds=patience),
+        "retry_timeout": patience,
         "backoff": {
             "init_backoff": timedelta(milliseconds=300),
             "max_backoff": timedelta(seconds=2),

@@ -33,7 +33,7 @@ _UNDERSTOOD = {
     "access_key_id", "secret_access_key", "session_token", "token", "region", "default_region", "endpoint", "endpoint_url", "bucket",
     "virtual_hosted_style_request", "conditional_put", "imdsv1_fallback", "unsigned_payload",
 }  # fmt: skip
-_CLIENT_UNDERSTOOD = {"allow_http", "connect_timeout", "timeout", "http1_only", "user_agent"}
+_CLIENT_UNDERSTOOD = {"allow_http", "connect_timeout", "read_timeout", "timeout", "http1_only", "user_agent"}
 
 
 class PartsRefused(Exception):

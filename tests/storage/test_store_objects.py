@@ -6,12 +6,20 @@ import itertools
 import json
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
+import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -24,7 +32,7 @@ from stateflow.storage.store import Store
 from tests.memory_store import MemoryStore
 from tests.one_answer import answering
 from tests.refusals.refusal import refused
-from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
+from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer, s3_options
 from tests.slow_azure import slow_azure
 
 IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
@@ -221,6 +229,80 @@ class TestProcesses:
             timeout=60,
         )
         assert done.stdout.split() == ["content", "content"], done.stderr
+
+
+class TestSlowLines:
+    """What a request may take is told by the time without a byte, and not by the size of a file."""
+
+    @pytest.fixture(autouse=True)
+    def impatience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(objects, "IDLE", timedelta(seconds=0.5))
+
+    def test_a_file_may_take_longer_than_a_request_without_a_byte(self, tmp_path: Path) -> None:
+        with slow_line(bytes(1 << 20), pieces=8, pause=0.15) as options:
+            ObjectStore("s3://bucket/root", options).download("a", tmp_path / "a")
+        assert (tmp_path / "a").stat().st_size == 1 << 20
+
+    def test_a_download_that_breaks_off_late_goes_on_behind_its_last_byte(self, tmp_path: Path) -> None:
+        body = random.Random(1).randbytes(6 << 20)
+        with slow_line(body, pieces=6, pause=0.2, breaks_after=3) as options:
+            ObjectStore("s3://bucket/root", options).download("a", tmp_path / "a")
+        assert (tmp_path / "a").read_bytes() == body
+
+    def test_a_part_of_an_upload_has_more_time_than_a_record(self, s3: ObjectServer, tmp_path: Path) -> None:
+        store = ObjectStore(s3.new_root(), s3.options)
+        (tmp_path / "a").write_bytes(b"state")
+        s3.fault = lambda method, path: time.sleep(0.8)  # type: ignore[func-returns-value]
+        try:
+            store.upload(tmp_path / "a", "a")
+            with refused(UnavailableError, store.url, "`read_timeout`", "`timeout`"):
+                store.put("b", b"record")
+        finally:
+            s3.fault = None
+        assert store.read("a") == b"state"
+
+    def test_a_store_that_hangs_is_noticed_soon(self) -> None:
+        with slow_line(b"x", pieces=1, pause=3) as options, refused(UnavailableError, "`read_timeout`"):
+            began = time.monotonic()
+            try:
+                ObjectStore("s3://bucket/root", options).read("a")
+            finally:
+                assert time.monotonic() - began < 2.5
+
+
+@contextmanager
+def slow_line(body: bytes, pieces: int, pause: float, breaks_after: int = 0) -> Iterator[dict[str, str]]:
+    """Options of a store that sends `body` for every object, one piece after each pause; `breaks_after` so many the line breaks."""
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", formatdate(usegmt=True))
+            self.end_headers()
+            each = len(body) // pieces
+            with suppress(OSError):
+                for number, at in enumerate(range(start, len(body), each), 1):
+                    time.sleep(pause)
+                    self.wfile.write(body[at : at + each])
+                    if number == breaks_after:
+                        return
+
+        def log_message(self, format: str, *given: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    serving = Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        yield s3_options(f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
 
 
 def test_a_failed_download_leaves_no_half_file(s3: ObjectServer, tmp_path: Path) -> None:
