@@ -407,11 +407,19 @@ def read_log(
 
 
 def read_identity(store: Store, layout: JobLayout) -> JobIdentity | None:
-    """Who the job is; None before its first claim."""
+    """Who the job is; None before its first claim. CorruptError for the folder of another job: its records name the files of that one, so
+    whoever deletes or collects one of the two takes the state of both."""
     try:
-        return decode(store.read(layout.identity), JobIdentity, layout.identity)
+        identity = decode(store.read(layout.identity), JobIdentity, layout.identity)
     except NotFoundError:
         return None
+    if identity.name != layout.job:
+        raise CorruptError(
+            f"{layout.identity} in {store.url} is that of job {identity.name!r}, whose folder somebody has renamed or copied: name it "
+            f"{identity.name} again, or remove the copy, and take its state to another job with `stateflow restore {layout.job} FILE:PIPELINE "
+            f"--from latest --from-job {identity.name}`"
+        )
+    return identity
 
 
 def read_epochs(store: Store, layout: JobLayout) -> tuple[int, ...]:

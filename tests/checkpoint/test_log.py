@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from stateflow.checkpoint.log import (
     list_jobs,
     names_by_id,
     read_epoch_claim,
+    read_identity,
     read_log,
 )
 from stateflow.errors import CorruptError, NotFoundError
@@ -299,6 +301,26 @@ def test_the_names_of_the_jobs_of_a_root_are_known_by_their_ids() -> None:
         store.put(JobLayout(job).identity, encode(JobIdentity(uuid=f"id of {job}", name=job)))
     store.put(JobLayout("damaged").identity, b"{")
     assert names_by_id(store) == {"id of payments": "payments", "id of orders": "orders"}
+
+
+def test_a_job_whose_folder_was_copied_or_renamed_is_taken_for_no_other() -> None:
+    """Its records name the files in the folder of the original."""
+    store = MemoryStore()
+    world = World(store, "orders", feeds=False)
+    drain(2)(world)
+    for path, body in store.snapshot().items():
+        store.put(path.replace("orders/", "backup/", 1), body)
+    copied = JobLayout("backup")
+    for each in (read_identity, read_log, partial(read_log, newest=1)):
+        with refused(CorruptError, "backup/job", "'orders'", "--from-job orders"):
+            each(store, copied)
+    with refused(CorruptError, "'orders'"):
+        delete_job(
+            store, copied, owner=world.owner(), ids=world.ids, clock=world.clock, dispose=lambda url: None
+        )
+    assert list_jobs(store) == ["backup", "orders"]
+    assert list(names_by_id(store).values()) == ["orders"]
+    assert read_log(store, world.layout).sound
 
 
 class Distant(MemoryStore):
