@@ -23,7 +23,7 @@ from stateflow.checkpoint.writer import Writer, complete_record, taken_over
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, SAVEPOINT_METADATA, JobLayout
 from stateflow.format.records import EpochClaim, JobIdentity, Owner, Record, encode
-from stateflow.storage.probe import probe
+from stateflow.storage.probe import probe_root
 from stateflow.storage.store import Store, create_once
 
 StillOwner = Callable[[], None]
@@ -33,7 +33,7 @@ CarryOut = Callable[[Record, StillOwner], Mapping[str, str]]
 """Commits a decided record in every sink and returns the outcome by sink uid. Raises to stop."""
 
 ProbeStore = Callable[[Store, Callable[[], str]], None]
-"""Raises UsageError when the store's `create` cannot be trusted; called before a job's first claim."""
+"""Raises UsageError when the store cannot be a checkpoint root; called before a job's first claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def claim(
     clock: Callable[[], int],
     carry_out: CarryOut,
     retained: Retention | int | None = None,
-    probe: ProbeStore = probe,
+    probe: ProbeStore = probe_root,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
     restores: bool = False,
     after: int | None = None,
@@ -130,7 +130,7 @@ def claim_epoch(
     owner: Owner,
     ids: Callable[[], str],
     clock: Callable[[], int],
-    probe: ProbeStore = probe,
+    probe: ProbeStore = probe_root,
     restores: bool = False,
     after: int | None = None,
 ) -> ClaimedEpoch:

@@ -11,6 +11,8 @@ from stateflow.errors import UsageError
 SLOT_DIGITS = 8
 LAST_EPOCH = 99_999_999
 # A number of more than 15 digits is nobody's slot: JSON, JavaScript and int64 would each make something else of it.
+EPOCHS = "epochs/"
+"""Folder of a job's claims, in the folder of the job."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _SLOT = re.compile(r"(?:.*/)?chk-(\d{8,15})/([^/]+)\Z")
 _EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,15})\Z")
@@ -62,10 +64,10 @@ class JobLayout:
 
     @property
     def epochs(self) -> str:
-        return f"{self.job}/epochs/"
+        return f"{self.job}/{EPOCHS}"
 
     def epoch(self, epoch: int) -> str:
-        return f"{self.job}/epochs/{epoch:0{SLOT_DIGITS}d}"
+        return f"{self.epochs}{epoch:0{SLOT_DIGITS}d}"
 
     @property
     def log(self) -> str:

@@ -13,7 +13,7 @@ from threading import Barrier
 from typing import Protocol
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.format.layout import probe_key
+from stateflow.format.layout import EPOCHS, epoch_of, probe_key
 from stateflow.storage.store import ExistsError, Store
 
 RACERS = 4
@@ -45,6 +45,18 @@ def probe(store: Store, ids: Callable[[], str]) -> None:
             f"{store.url} cannot hold checkpoints: {what}; use a store with working conditional writes "
             "(S3, GCS, Azure Blob, HDFS, a local disk)"
         )
+
+
+def probe_root(store: Store, ids: Callable[[], str]) -> None:
+    """UsageError if the store cannot be a checkpoint root: one of which `probe` says so, or the folder of a job, which holds claims
+    directly. What the root holds would go with that job."""
+    if any(entry.path.count("/") == 1 and epoch_of(entry.path) for entry in store.list(EPOCHS)):
+        root, _, job = store.url.rpartition("/")
+        raise UsageError(
+            f"{store.url} is the folder of job {job!r}, and all of it goes when that job is deleted: give {root}, which holds that job, as the "
+            "checkpoint root, or a folder of its own"
+        )
+    probe(store, ids)
 
 
 def _delta_table(store: Store) -> str:

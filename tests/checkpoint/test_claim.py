@@ -40,6 +40,27 @@ def world(store: Store) -> World:
     return World(store, feeds=False)
 
 
+def test_no_job_begins_in_the_folder_of_another_one(tmp_path: Path) -> None:
+    """It would go when that one is deleted."""
+
+    def begin(root: Path, job: str) -> None:
+        world = World(LocalStore(root, fsync=False), job)
+        claim(
+            world.store,
+            world.layout,
+            owner=world.owner(),
+            ids=world.ids,
+            clock=world.clock,
+            carry_out=world.carry_out,
+        )
+
+    for job in ("orders", "epochs", "payments"):
+        begin(tmp_path / "root", job)
+    with refused(UsageError, f"file://{tmp_path}/root/orders ", "'orders'", f"file://{tmp_path}/root,"):
+        begin(tmp_path / "root/orders", "inner")
+    assert not (tmp_path / "root/orders/inner").exists()
+
+
 def test_the_first_claim_creates_the_job_and_starts_without_state(world: World) -> None:
     writer = world.claim()
     identity = world.log().identity

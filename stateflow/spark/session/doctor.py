@@ -29,7 +29,7 @@ from stateflow.spark.session.versions import (
     with_client,
 )
 from stateflow.storage.local import no_folder
-from stateflow.storage.probe import probe
+from stateflow.storage.probe import probe_root
 from stateflow.storage.roots import open_store
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -217,7 +217,7 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
             return
         store.list("probe-")
         yield DoctorFinding("checkpoint root", "ok", f"{store.url} can be reached")
-        probe(store, ids)
+        probe_root(store, ids)
     except StateflowError as error:
         advice = (
             "check the address, the network and storage_options"
