@@ -1,4 +1,5 @@
 """Whether a store can hold state: only one of two creates of a path succeeds there, and no table's VACUUM deletes what it holds.
+A checkpoint root must let its objects be overwritten and deleted, too; a savepoint may lie where it can only be made.
 
 Checked once, before a job's first claim, and before a savepoint that lies elsewhere.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Protocol
 
-from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import EPOCHS, epoch_of, probe_key
 from stateflow.storage.store import ExistsError, Store
 
@@ -49,7 +50,7 @@ def probe(store: Store, ids: Callable[[], str]) -> None:
 
 def probe_root(store: Store, ids: Callable[[], str]) -> None:
     """UsageError if the store cannot be a checkpoint root: one of which `probe` says so, or the folder of a job, which holds claims
-    directly. What the root holds would go with that job."""
+    directly. What the root holds would go with that job. UnavailableError if objects there can be made, and not overwritten or deleted."""
     if any(entry.path.count("/") == 1 and epoch_of(entry.path) for entry in store.list(EPOCHS)):
         root, _, job = store.url.rpartition("/")
         raise UsageError(
@@ -57,6 +58,21 @@ def probe_root(store: Store, ids: Callable[[], str]) -> None:
             "checkpoint root, or a folder of its own"
         )
     probe(store, ids)
+    key = probe_key(ids())
+    # Without an overwritten heartbeat others take the run for dead; without deletions everything stays, and its marks add up.
+    store.put(key, b"first")
+    _require("overwrite", store, lambda: store.put(key, b"second"))
+    _require("delete", store, lambda: store.delete([key]))
+
+
+def _require(verb: str, store: Store, act: Callable[[], None]) -> None:
+    try:
+        act()
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"{store.url} cannot hold checkpoints, since it does not {verb} its own probe-... object ({error}): grant that permission to whoever "
+            f"runs jobs there, and lift what locks objects, such as a retention policy"
+        ) from error
 
 
 def _delta_table(store: Store) -> str:

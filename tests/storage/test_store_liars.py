@@ -12,7 +12,7 @@ import pytest
 from stateflow.errors import UnavailableError, UsageError
 from stateflow.storage.local import LocalStore
 from stateflow.storage.objects import ObjectStore
-from stateflow.storage.probe import probe
+from stateflow.storage.probe import probe, probe_root
 from stateflow.storage.store import ExistsError, create_once
 from tests.memory_store import Call, CrashError, MemoryStore
 from tests.refusals.refusal import refused
@@ -43,6 +43,25 @@ def test_no_state_lies_in_the_folder_of_a_delta_table(tmp_path: Path) -> None:
     bucket.put("_delta_log/00000000000000000000.json", b"")
     with refused(UsageError, "Delta table memory://"):
         probe(bucket, lambda: uuid4().hex)
+
+
+@pytest.mark.parametrize(("verb", "word"), [("put", "overwrite"), ("delete", "delete")])
+def test_a_store_that_locks_what_it_holds_is_no_checkpoint_root(verb: str, word: str) -> None:
+    """A policy of a bucket may let everybody create and nobody overwrite or delete. A savepoint may lie there."""
+    store = MemoryStore()
+
+    def lock(call: Call) -> None:
+        if call.verb == verb and call.path in store.snapshot():
+            raise UnavailableError("locked by a policy")
+
+    store.before = lock
+    probe(store, lambda: uuid4().hex)
+    with refused(UnavailableError, store.url, word, "locked by a policy", "permission"):
+        probe_root(store, lambda: uuid4().hex)
+    store.before = None
+    store.restore({})
+    probe_root(store, lambda: uuid4().hex)
+    assert store.snapshot() == {}
 
 
 def once(store: MemoryStore | ObjectStore, path: str, body: bytes) -> bytes:
