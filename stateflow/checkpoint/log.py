@@ -6,6 +6,7 @@ clock, or on the order in which listings return.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -14,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UnavailableError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
 from stateflow.format.records import (
     DeadMark,
@@ -30,6 +31,8 @@ from stateflow.format.records import (
 from stateflow.format.references import as_read
 from stateflow.storage.store import Entry, Store
 from stateflow.storage.transfer import at_distance
+
+_log = logging.getLogger(__name__)
 
 BodyCache = MutableMapping[tuple[str, int], Any]
 """Decoded bodies by path and size. Reading drops a body that the last listing lacks, because a name can be used again."""
@@ -435,9 +438,18 @@ def read_epoch_claim(store: Store, layout: JobLayout, epoch: int) -> EpochClaim:
 
 
 def list_jobs(store: Store) -> list[str]:
-    """The names of the jobs of a root. A job that has lost its identity is among them, so that somebody hears of it."""
+    """The names of the jobs of a root. A job that has lost its identity is among them, so that somebody hears of it; so is a folder that
+    could be a job's, and that the store does not show."""
+
+    def counts(name: str) -> bool:
+        try:
+            return is_job(store, name)
+        except UnavailableError as error:
+            _log.warning("whether the folder %s of %s is a job is not known: %s", name, store.url, error)
+            return True
+
     names = sorted(store.folders(""))
-    answers = at_distance(store, lambda name: is_job(store, name), names)
+    answers = at_distance(store, counts, names)
     return [name for name, answer in zip(names, answers, strict=True) if answer]
 
 
@@ -447,7 +459,7 @@ def names_by_id(store: Store) -> dict[str, str]:
     def identity(name: str) -> JobIdentity | None:
         try:
             return read_identity(store, JobLayout(name))
-        except (CorruptError, IncompatibleError):
+        except (CorruptError, IncompatibleError, UnavailableError):
             return None
 
     return {known.uuid: known.name for known in at_distance(store, identity, list_jobs(store)) if known}
@@ -456,12 +468,12 @@ def names_by_id(store: Store) -> dict[str, str]:
 def is_job(store: Store, name: str) -> bool:
     """Whether a folder of a root is a job's: it has an identity, or claims or records that only a job has. Of a deleted job nothing stays
     but its tombstone."""
-    if any(entry.path == f"{name}/job" for entry in store.list(f"{name}/job")):
-        return True
     try:
         layout = JobLayout(name)
     except UsageError:
         return False
+    if any(entry.path == layout.identity for entry in store.list(layout.identity)):
+        return True
     if epochs := read_epochs(store, layout):
         return LAST_EPOCH not in epochs
     return any(slot_of(entry.path) is not None for entry in store.list(layout.log))

@@ -21,7 +21,7 @@ from stateflow.checkpoint.log import (
     read_identity,
     read_log,
 )
-from stateflow.errors import CorruptError, NotFoundError
+from stateflow.errors import CorruptError, NotFoundError, UnavailableError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import JobIdentity, encode
 from stateflow.storage.local import LocalStore
@@ -280,6 +280,24 @@ def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:
         store.put("notes/epochs/readme", b"no claim")
         store.put("notes/chk-readme", b"no record")
         assert list_jobs(store) == ["a", "b-side"]
+
+
+def test_folders_of_others_in_a_root_keep_nobody_from_its_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    """`lost+found` of a volume, which nobody may look into, and what somebody has put beside the jobs."""
+    store = MemoryStore()
+    World(store, "orders", feeds=False).claim()
+    for path in ("lost+found/job", "my data/job", "private/notes"):
+        store.put(path, b"not a job")
+
+    def deny(call: Call) -> None:
+        if call.path.startswith(("lost+found", "private")):
+            raise UnavailableError("permission denied")
+
+    store.before = deny
+    assert list_jobs(store) == ["orders", "private"]
+    assert list(names_by_id(store).values()) == ["orders"]
+    assert "private" in caplog.text
+    assert "lost+found" not in caplog.text
 
 
 def test_a_job_that_has_lost_its_identity_is_listed_and_a_deleted_one_is_not() -> None:
