@@ -383,8 +383,9 @@ class SlotCache:
         changed = [folder for folder in reversed(folders) if folder.slot not in slots]
         for slot in self._each(lambda folder: self._slim(read(folder)), changed):
             slots[slot.number] = (objects[slot.number], slot)
-        self._slots = {number: slots[number] for number in objects}
-        return {number: slot for number, (_, slot) in self._slots.items()}
+        # One put back in place of a damaged one has the same name and size.
+        self._slots = {number: kept for number, kept in slots.items() if not kept[1].unreadable}
+        return {number: slots[number][1] for number in objects}
 
 
 def read_log(

@@ -14,6 +14,7 @@ from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.log import (
     BodyCache,
     Log,
+    SlotCache,
     SlotContent,
     list_jobs,
     names_by_id,
@@ -339,6 +340,19 @@ def test_a_job_whose_folder_was_copied_or_renamed_is_taken_for_no_other() -> Non
     assert list_jobs(store) == ["backup", "orders"]
     assert list(names_by_id(store).values()) == ["orders"]
     assert read_log(store, world.layout).sound
+
+
+def test_a_record_that_was_put_back_is_read_again_by_who_has_seen_the_damage() -> None:
+    store = MemoryStore()
+    world = World(store, "orders", feeds=False)
+    drain(2)(world)
+    path = world.layout.metadata(2)
+    body = store.read(path)
+    kept = SlotCache()
+    store.put(path, b"x" * len(body))
+    assert read_log(store, world.layout, slots=kept).unreadable == (path,)
+    store.put(path, body)
+    assert read_log(store, world.layout, slots=kept).unreadable == ()
 
 
 class Distant(MemoryStore):
