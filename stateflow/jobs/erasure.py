@@ -12,6 +12,7 @@ names each such state that has elements, and the erasure empties those that the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -352,10 +353,11 @@ class _Erasure:
         )
 
     def _forget(self) -> None:
-        """Empties this host's cache: nobody knows which of its entries came from deleted files."""
+        """Empties this host's cache: nobody knows which of its entries came from deleted files. What merges have left for a batch goes,
+        too, however new it is."""
         storage = task_storage(self.options, self.job.root, self.job.name, 0, 0)
         storage.cache().clear()
-        sweep_scratch(Path(storage.scratch_dir))
+        sweep_scratch(Path(storage.scratch_dir), now=lambda: math.inf)
 
     def _edit(self, begin: Callable[[int], object]) -> Edited:
         from stateflow.spark.session.build import build_session  # loads Spark

@@ -143,7 +143,7 @@ def sweep_scratch(scratch: Path, now: Callable[[], float] = time.time) -> None:
             if named is not None and (folder := own / named[1]) not in _held:
                 _remove_if_left(folder)
             elif _LEFT.fullmatch(lock.name) and lock.stat().st_mtime < now() - _LEFT_FOR:
-                shutil.rmtree(lock, ignore_errors=True)
+                _remove_untaken(lock)
 
 
 def _own_folder(scratch: Path) -> Path:
@@ -181,6 +181,14 @@ def _new_lock(folder: Path) -> int | None:
         os.close(lock)
         return None
     return lock
+
+
+def _remove_untaken(left: Path) -> None:
+    """Under a name that nobody asks for: whoever takes it at that moment would get half of it."""
+    aside = _left(left.with_name(_unique()))
+    with suppress(OSError):
+        left.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _remove_if_left(folder: Path) -> None:

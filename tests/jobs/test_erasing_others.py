@@ -21,6 +21,7 @@ from stateflow.jobs.job import Job
 from stateflow.savepoints import native
 from stateflow.savepoints.origin import find_origin
 from stateflow.spark.task.storage import task_storage
+from stateflow.storage.scratch import leave, named_scratch, remove_scratch
 from tests.jobs.queried import QueriedJob
 from tests.jobs.test_erasing import KEY, ME, job, options
 from tests.jobs.test_erasing_traces import MARK, bearers, marked, opened_by_a_batch
@@ -183,5 +184,11 @@ def test_this_host_keeps_nothing_of_files_that_were_collected_long_ago(
     (tmp_path / "cache" / "state" / f"{'0123' * 16}-9").write_text(MARK)
     left = left_by_a_killed_process(Path(storage.scratch_dir))
     (left / "000001.sst").write_text(MARK)
+    merging = named_scratch(Path(storage.scratch_dir), "0123456789abcdef" * 2)
+    assert merging is not None
+    (merging / "database").mkdir()
+    (merging / "database" / "000002.sst").write_text(MARK)
+    leave(merging, merging / "database")  # for a batch that never comes
+    remove_scratch(merging)
     erase(tmp_path)
     assert bearers(tmp_path / "cache") == bearers(tmp_path / "scratch") == []
