@@ -1,6 +1,7 @@
 """Whether a folder lies in a checkpoint root, however the two are written: through a link, as `s3a://`, by another port of a NameNode.
 
-Guards ask this before something is written. What records name is compared by its text (`stateflow.format.references`).
+Guards ask this before something is written. What records name is compared by its text (`stateflow.format.references`), but for the HDFS
+that it is in.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ def paths_inside(url: str, root: str) -> set[str]:
 
     It has none when it is elsewhere, and two when a link in the root leads to another folder there.
     """
-    (place, path), (holder, top) = _host_and_path(url), _host_and_path(root)
+    (place, path), (holder, top) = host_and_path(url), host_and_path(root)
     found = {path_inside(url, root), path_inside(path, top) if _is_one(place, holder) else None}
     return {each for each in found if each is not None}
 
 
-def _host_and_path(url: str) -> tuple[tuple[str, ...], str]:
+def host_and_path(url: str) -> tuple[tuple[str, ...], str]:
     """The scheme, with what names a bucket or a host, and the path there. A local folder is followed through its links."""
     scheme = _SCHEME.match(url)
     if scheme is None or scheme[1].lower() == "file":
@@ -46,7 +47,7 @@ def _host_and_path(url: str) -> tuple[tuple[str, ...], str]:
     name = _ONE_NAME.get(name, name)
     bucket, _, account = parts.netloc.partition("@")
     if name == "hdfs":
-        bucket = bucket.partition(":")[0].lower()
+        bucket = parts.hostname or ""
     return (name, bucket, account.partition(".")[0]), f"/{parts.path.strip('/')}"
 
 

@@ -16,6 +16,7 @@ from stateflow.errors import CorruptError, UsageError
 from stateflow.masking import masked
 from stateflow.storage.file_urls import file_folder, file_url
 from stateflow.storage.local import LocalStore
+from stateflow.storage.places import host_and_path
 from stateflow.storage.store import Store
 
 _MOST_STORES = 32
@@ -75,7 +76,7 @@ def open_recorded(
     why = why_not_recorded(url, options, root=root)
     try:
         if not why:
-            return open_store(url, options, fsync=fsync, below=root)
+            return open_store(_as_root_is_reached(url, root), options, fsync=fsync, below=root)
     except UsageError as error:
         why = str(error)
     raise CorruptError(
@@ -91,10 +92,18 @@ def why_not_recorded(url: str, options: Mapping[str, str], *, root: str) -> str:
     try:
         if (scheme := _SCHEME.match(url)) is None or not scheme[1]:
             raise UsageError("it is no URL")
-        _refuse_strange_account(url, options, root)
+        _refuse_strange_account(_as_root_is_reached(url, root), options, root)
     except UsageError as error:
         return str(error)
     return ""
+
+
+def _as_root_is_reached(url: str, root: str) -> str:
+    """The URL with the root's scheme and port, if both are in one HDFS: the root may have been written in another way when the record was."""
+    if url.partition("://")[0].lower() not in _HDFS:
+        return url
+    place, path = host_and_path(url)
+    return urlsplit(root)._replace(path=path).geturl() if place == host_and_path(root)[0] else url
 
 
 def _refuse_strange_account(url: str, options: Mapping[str, str], root: str) -> None:

@@ -73,6 +73,21 @@ def test_an_account_that_the_job_works_with_is_opened(url: str, root: str, optio
     assert open_recorded(url, secret, root=root).url == url
 
 
+@pytest.mark.parametrize(
+    "url", ["hdfs://nn:8020/sp", "webhdfs://nn:9870/sp/", "HDFS://NN/sp", "hdfs://nn/sp"]
+)
+@pytest.mark.parametrize("root", ["hdfs://nn/root", "webhdfs://nn:14000/root"])
+def test_a_root_in_hdfs_may_be_written_in_another_way_than_a_record_has_it(url: str, root: str) -> None:
+    """The record's URL names where to send a token, so the savepoint is reached as the root is."""
+    assert open_recorded(url, root=root).url == root.replace("/root", "/sp")
+
+
+def test_a_savepoint_in_another_hdfs_is_not_opened() -> None:
+    for url in ("hdfs://other/sp", "webhdfs://other:9870/sp", "hdfs://nn.other.org:8020/sp"):
+        with refused(CorruptError, "hdfs://nn:8020/root", url, "not that of the job's root"):
+            open_recorded(url, {"hdfs_delegation_token": "hush"}, root="hdfs://nn:8020/root")
+
+
 def test_a_folder_and_the_root_itself_are_opened_as_before(tmp_path: Path) -> None:
     root = open_store(str(tmp_path / "root"))
     assert open_recorded("", root=root.url) is root
