@@ -7,12 +7,13 @@ continues an earlier try or begins again. Nothing here decides who owns a job.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from stateflow.checkpoint.control import RunOutcome
-from stateflow.errors import NotFoundError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, decode, encode
 from stateflow.storage.local import held_root
@@ -105,12 +106,17 @@ def recall(store: Store, layout: JobLayout, dag_run: str, task: str, *, recalled
 
 
 def sweep(store: Store, layout: JobLayout) -> int:
-    """Deletes the oldest marks beyond `MOST_MARKS`. Returns how many."""
+    """Deletes the oldest marks beyond `MOST_MARKS`. Returns how many. One that cannot be read stays: whoever looks for it tells."""
     with held_root(store) as held:
         paths = [entry.path for entry in held.list(layout.scheduled_runs)]
         if len(paths) <= MOST_MARKS:
             return 0
-        began = {path: decode(held.read(path), ScheduledRun, path).at for path in paths}
-        old = sorted(paths, key=lambda path: began[path])[: len(paths) - MOST_MARKS]
+        began: dict[str, Micros] = {}
+        for path in paths:
+            with suppress(
+                NotFoundError, CorruptError, IncompatibleError
+            ):  # not there: another sweep is at work
+                began[path] = decode(held.read(path), ScheduledRun, path).at
+        old = sorted(began, key=lambda path: began[path])[: max(0, len(began) - MOST_MARKS)]
         held.delete(old)
         return len(old)

@@ -654,8 +654,7 @@ class Job(JobHandle):
         with self._held() as job:
             if not job.exists:
                 raise job.unknown()
-            sweep(job.store, job.layout)
-            return collect(
+            report = collect(
                 job.store,
                 job.layout,
                 collector=f"gc-{job.new_id()}",
@@ -663,6 +662,11 @@ class Job(JobHandle):
                 orphans=True,
                 dispose=job._disposal(),
             )
+            try:
+                sweep(job.store, job.layout)
+            except StateflowError as error:
+                _log.warning("the oldest marks of DAG runs of job %s stay: %s", job.name, error)
+            return report
 
     def kept_past(
         self,

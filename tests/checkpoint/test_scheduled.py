@@ -10,7 +10,7 @@ from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import RunOutcome
 from stateflow.format.layout import JobLayout
 from stateflow.storage.store import Store
-from tests.memory_store import MemoryStore
+from tests.memory_store import Call, MemoryStore
 
 LAYOUT = JobLayout("orders")
 
@@ -67,3 +67,26 @@ def test_the_oldest_marks_go_when_there_are_many(store: Store, monkeypatch: pyte
     left = [scheduled.find(store, LAYOUT, f"dag/{number}", "run") is not None for number in range(5)]
     assert left == [False, False, True, True, True]
     assert scheduled.sweep(store, LAYOUT) == 0
+
+
+def test_a_mark_that_is_damaged_newer_or_just_deleted_keeps_no_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scheduled, "MOST_MARKS", 3)
+    store = MemoryStore()
+    ticks = itertools.count(1)
+    for number in range(8):
+        scheduled.begin(store, LAYOUT, f"dag/{number}", "run", None, lambda: next(ticks))
+    damaged, newer, deleted = (LAYOUT.scheduled(f"dag/{number}", "run") for number in range(3))
+    store.put(damaged, b"")
+    store.put(newer, store.read(newer).replace(b"stateflow 1", b"stateflow 2", 1))
+
+    def another_sweep(call: Call) -> None:
+        if call.verb == "read" and call.path == deleted:
+            store.before = None
+            store.delete([deleted])
+
+    store.before = another_sweep
+    assert scheduled.sweep(store, LAYOUT) == 2
+    left = {entry.path for entry in store.list(LAYOUT.scheduled_runs)}
+    assert left == {damaged, newer, *(LAYOUT.scheduled(f"dag/{number}", "run") for number in (5, 6, 7))}

@@ -16,12 +16,13 @@ from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.compatibility.flows import compare
 from stateflow.compatibility.states import resolve_states
-from stateflow.errors import IncompatibleError
+from stateflow.errors import IncompatibleError, UnavailableError
 from stateflow.format.records import Owner, Prepared
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.parameters import known_parameters, required_parameters
 from tests.jobs.builder import T0
 from tests.jobs.made import PARAMETERS, MadeJob, made_job, orders_pipeline
+from tests.memory_store import Call, named_store
 from tests.refusals.refusal import lacking, refused
 
 
@@ -561,3 +562,17 @@ def test_a_run_takes_the_parameters_that_it_needs_from_the_last_one(
     assert asked[0].parameters == {"input": PARAMETERS["input"]}
     with refused(sf.UsageError, "'input'"):
         sf.Job(str(tmp_path), "another").run(pipeline)
+
+
+def test_a_clean_up_does_not_fail_for_the_marks_of_dag_runs(caplog: pytest.LogCaptureFixture) -> None:
+    store = named_store("marks-of-dag-runs")
+    made = made_job(store, batches=6, retained=2)
+
+    def deny(call: Call) -> None:
+        if "/scheduled/" in call.path:
+            raise UnavailableError("permission denied")
+
+    store.before = deny
+    assert made.opened().collect(retained=2).removed
+    assert "DAG runs of job orders" in caplog.text
+    assert "permission denied" in caplog.text
