@@ -16,10 +16,10 @@ from tests.jobs.made import made_job
 
 
 def findings(
-    tmp_path: Path, env: dict[str, str] | None = None, **options: object
+    tmp_path: Path, env: dict[str, str] | None = None, mounts: Path = Path(os.devnull), **options: object
 ) -> dict[str, DoctorFinding]:
     settings = load(code=options, env={}, folder=tmp_path)
-    return {f.check: f for f in examine(settings, ids=lambda: "an-id", env=env or {})}
+    return {f.check: f for f in examine(settings, ids=lambda: "an-id", env=env or {}, mounts=mounts)}
 
 
 def test_a_machine_that_is_fine_is_told_so(command: Command, root: Path) -> None:
@@ -54,6 +54,31 @@ def test_a_root_that_is_not_there_yet_is_a_warning_and_is_not_made(tmp_path: Pat
     assert found.verdict == "warn"
     assert "the first run creates it" in found.next_step
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "cached", "told"),
+    [
+        ("nfs4", "rw,relatime,vers=4.2,hard", True),
+        ("nfs", "rw,acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,hard", False),
+        ("nfs4", "rw,sync,noac", False),
+        ("ext4", "rw", False),
+    ],
+)
+def test_a_root_on_nfs_that_caches_folders_is_told(
+    tmp_path: Path, kind: str, cached: str, told: bool
+) -> None:
+    root = tmp_path / "our share" / "root"
+    root.mkdir(parents=True)
+    mounts = tmp_path / "mounts"
+    mount = str(root.parent).replace(" ", "\\040")
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nnas:/x {mount} {kind} {cached} 0 0\nproc /proc proc rw 0 0\n")
+    for shared, verdict in ((True, "fail"), (False, "warn")):
+        found = findings(tmp_path, mounts=mounts, checkpoint_dir=str(root), shared_filesystem=shared)
+        assert ("nfs" in found) == told
+        if told:
+            assert (found["nfs"].verdict, str(root.parent) in found["nfs"].found) == (verdict, True)
+            assert "actimeo=0" in found["nfs"].next_step
 
 
 @pytest.mark.parametrize("root", ["afile", "afile/below", "dangling", "dangling/below"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -60,7 +61,11 @@ class DoctorFinding:
 
 
 def examine(
-    options: Options, *, ids: Callable[[], str], env: Mapping[str, str] = os.environ
+    options: Options,
+    *,
+    ids: Callable[[], str],
+    env: Mapping[str, str] = os.environ,
+    mounts: Path = Path("/proc/mounts"),
 ) -> Iterator[DoctorFinding]:
     """All checks that need no Spark."""
     # Where a run looks, `~` and all; STATEFLOW_CACHE_DIR counts if no layer has set the option.
@@ -72,7 +77,7 @@ def examine(
     yield _jars(cache)
     yield _space("cache folder", cache)
     yield _space("scratch folder", scratch)
-    yield from _root(options, ids, env)
+    yield from _root(options, ids, env, mounts)
 
 
 def configuration(env: Mapping[str, str], folder: Path) -> Iterator[DoctorFinding]:
@@ -197,7 +202,9 @@ def _space(check: str, folder: Path) -> DoctorFinding:
     return DoctorFinding(check, "ok", summary)
 
 
-def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> Iterator[DoctorFinding]:
+def _root(
+    options: Options, ids: Callable[[], str], env: Mapping[str, str], mounts: Path
+) -> Iterator[DoctorFinding]:
     url = options.checkpoint_dir
     if not url:
         yield DoctorFinding(
@@ -212,6 +219,8 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
     try:
         store = open_store(url, options.storage_options, fsync=options.local_fsync)
         folder = store.local_root
+        if folder is not None:
+            yield from _nfs(folder, mounts, shared=options.shared_filesystem)
         if folder is not None and not folder.is_dir():
             yield _absent(folder)
             return
@@ -229,6 +238,25 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
     yield DoctorFinding(
         "conditional writes", "ok", "a second create of one path is refused, one after another and at once"
     )
+
+
+def _nfs(folder: Path, mounts: Path, *, shared: bool) -> Iterator[DoctorFinding]:
+    """An NFS mount that holds the root and shows a folder as it was up to a minute ago. Then a collection of one host misses the pin that
+    another one has just made."""
+    if not mounts.exists():
+        return
+    place, kind, cached = Path("/"), "", ""
+    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+        _, point, its_kind, its_options, *_ = line.split()
+        its_place = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point))
+        if folder.resolve().is_relative_to(its_place) and its_place.is_relative_to(place):
+            place, kind, cached = its_place, its_kind, its_options
+    if kind.startswith("nfs") and not {"noac", "acdirmax=0"} & set(cached.split(",")):
+        yield DoctorFinding(
+            "nfs", "fail" if shared else "warn",
+            f"{place} is an NFS mount that caches folders, so hosts that share {folder} may collect a checkpoint that another one has just tagged",
+            "mount it with actimeo=0 on every host",
+        )  # fmt: skip
 
 
 def _absent(folder: Path) -> DoctorFinding:
