@@ -127,16 +127,22 @@ class LocalStore:
 
     def download(self, path: str, target: Path) -> None:
         source = self._at(path)
-        with self._errors(target, path), self._folder_of(path) as folder:
-            try:
-                folder.link_to(source.name, str(target))
-            except OSError as error:
-                if error.errno not in _LINK_ELSEWHERE:
-                    raise
-                with FileIO(folder.open_file(source.name), "rb") as reader:
-                    descriptor = os.open(target, _NEW, permissions(reader.fileno()))
-                    with os.fdopen(descriptor, "wb") as writer:
-                        shutil.copyfileobj(reader, writer, PIECE)
+        with ExitStack() as stack:
+            with self._errors(source, path):
+                folder = stack.enter_context(self._folder_of(path))
+            with self._errors(target, path):
+                try:
+                    folder.link_to(source.name, str(target))
+                    return
+                except OSError as error:
+                    if error.errno not in _LINK_ELSEWHERE:
+                        raise
+            with self._errors(source, path):
+                reader = stack.enter_context(FileIO(folder.open_file(source.name), "rb"))
+            with self._errors(target, path):
+                descriptor = os.open(target, _NEW, permissions(reader.fileno()))
+                with os.fdopen(descriptor, "wb") as writer:
+                    shutil.copyfileobj(reader, writer, PIECE)
 
     def write(
         self, path: str, pieces: Callable[[], Iterable[bytes | memoryview]], mode: int = ANYBODY

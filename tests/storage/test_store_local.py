@@ -8,6 +8,7 @@ import os
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -267,6 +268,28 @@ def test_what_the_disk_refuses_is_told_with_its_folder(
             LocalStore(tmp_path).create("job/job", b"x")
     assert LocalStore(tmp_path).list("") == []
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+@pytest.mark.parametrize("secret", ["a", "state"])
+def test_a_file_that_this_user_may_not_read_is_told_with_its_own_folder(
+    secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the one that it was to be fetched to."""
+    store = LocalStore(tmp_path / "root")
+    store.put("job/a", b"state")
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EXDEV, "another disk")))
+    opened, denied = os.open, {"a": "a", "state": str(tmp_path / "cache" / "state")}[secret]
+
+    def deny(path: str | Path, *given: Any, **named: Any) -> int:
+        if str(path) == denied:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *given, **named)
+
+    monkeypatch.setattr(os, "open", deny)
+    folder = tmp_path / ("root/job" if secret == "a" else "cache")
+    with refused(UnavailableError, "job/a", f" {folder} "):
+        store.download("job/a", tmp_path / "cache" / "state")
 
 
 def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
