@@ -392,7 +392,6 @@ def test_what_is_no_root_in_hdfs_is_refused(url: str, options: dict[str, str], s
     ("url", "root"),
     [
         ("hdfs://theirs/x", "hdfs://ours/root"),
-        ("webhdfs://ours:9999/x", "webhdfs://ours:9870/root"),
         ("webhdfs://theirs/x", "s3://bucket/root"),
         ("HDFS://theirs/x", "/data/root"),
     ],
@@ -402,6 +401,9 @@ def test_a_token_is_not_sent_to_a_namenode_that_a_record_names(url: str, root: s
         open_recorded(url, {"hdfs_delegation_token": "HUSH"}, root=root)
     assert "HUSH" not in str(error.value)
     assert open_recorded("hdfs://ours/x", root="hdfs://ours/root").url == "hdfs://ours/x"
+    # Nor to another port of the root's own host, where somebody else may listen.
+    other_port = open_recorded("webhdfs://ours:9999/x", root="webhdfs://ours:9870/root")
+    assert other_port.url == "webhdfs://ours:9870/x"
 
 
 def test_options_for_hdfs_do_not_disturb_a_savepoint_in_another_store() -> None:
