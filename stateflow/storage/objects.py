@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit
@@ -137,7 +137,9 @@ class ObjectStore:
         )
         try:
             self._store = _client(root, options, {"read_timeout": IDLE, "timeout": _NO_LIMIT}, IDLE)
-            self._uploads = _client(root, options, {"timeout": _PART_TAKES * IDLE}, _PART_TAKES * IDLE)
+            self._upload_client = partial(
+                _client, root, options, {"timeout": _PART_TAKES * IDLE}, _PART_TAKES * IDLE
+            )
         except UnknownConfigurationKeyError as error:
             raise UsageError(f"{self._said(error)}: correct the storage options for {self._url}") from None
         except (BaseError, ValueError, TypeError) as error:
@@ -189,6 +191,11 @@ class ObjectStore:
             raise nothing_to_upload(source, path, self.url)
         with self._errors("upload", path):
             obstore.put(self._uploads, key, source, chunk_size=_PART, max_concurrency=_PARTS_AT_ONCE)
+
+    @cached_property
+    def _uploads(self) -> S3Store | GCSStore | AzureStore:
+        """Made by whoever uploads: it takes 14 ms."""
+        return self._upload_client()
 
     @_without_panics
     def download(self, path: str, target: Path) -> None:
