@@ -55,6 +55,20 @@ def test_maintenance_between_changes_no_rows() -> None:
     ]
 
 
+def test_a_backfill_that_adds_every_file_again_moves_none() -> None:
+    backfill = commit("+a", "+b", operation="ROW TRACKING BACKFILL", change=False)
+    created = commit(operation="CREATE TABLE")
+    emptied = commit("-a", "-b", operation="RESTORE", version=0)
+    assert found(created, A, B, backfill, emptied) == [TableRestore(4, 0)]
+    # What it describes anew has the same rows.
+    assert found(A, B, backfill, C, commit("-c", operation="RESTORE")) == [TableRestore(4, 2)]
+
+
+def test_the_second_restore_of_one_version_undoes_what_followed_the_first() -> None:
+    first, second = (commit(f"-{file}", operation="RESTORE", version=0) for file in "bc")
+    assert found(A, B, first, C, second) == [TableRestore(2, 0), TableRestore(4, 2)]
+
+
 def test_rows_that_an_upsert_had_taken_away_come_back() -> None:
     upserted = commit("-a", "+a2", operation="MERGE")
     assert found(A, upserted, B, commit("-a2", "-b", "+a", operation="RESTORE")) == [TableRestore(3, 0)]
@@ -178,6 +192,10 @@ def _play(seed: int) -> None:
             moves = [f"-{f}" for f in content[-1] - target] + [f"+{f}" for f in target - content[-1]]
             log[version] = commit(*moves, operation="RESTORE")
             content.append(target)
+        elif dice.random() < 0.2:
+            again = [f"+{file}" for file in content[-1]]
+            log[version] = commit(*again, operation="ROW TRACKING BACKFILL", change=False)
+            content.append(content[-1])
         else:
             log[version] = commit(f"+f{version}")
             content.append(content[-1] | {f"f{version}"})
@@ -212,7 +230,7 @@ def _read_on(
             for line in log[version].splitlines():
                 action = json.loads(line)
                 assert "remove" not in action, "the reader met what it should have gone round"
-                if "add" in action:
+                if "add" in action and action["add"]["dataChange"]:
                     assert action["add"]["path"] not in taken
                     taken.add(action["add"]["path"])
         if step is None:

@@ -132,17 +132,25 @@ def _named(info: dict[str, Any]) -> int | None:
 def _last_like(read: Read, version: int, restored: int) -> int:
     """The last version after `version` with only maintenance in between."""
     for later in range(version + 1, restored):
-        if any(file.get("dataChange", True) for file in _files(_actions(read(later) or b""))):
+        if _changes_data(_actions(read(later) or b"")):
             return later - 1
     return restored - 1
 
 
 def _moved(actions: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
     """The files that a commit adds or removes, without those that it adds and removes."""
+    actions = list(actions)
+    # Maintenance that removes no file, such as a row tracking backfill, adds again files that the table has.
+    if not any("remove" in action for action in actions) and not _changes_data(actions):
+        return set()
     moved: set[tuple[str, str]] = set()
     for file in _files(actions):
         moved ^= {file_identity(file)}
     return moved
+
+
+def _changes_data(actions: Iterable[dict[str, Any]]) -> bool:
+    return any(file.get("dataChange", True) for file in _files(actions))
 
 
 def _files(actions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
