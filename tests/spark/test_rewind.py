@@ -170,6 +170,25 @@ def test_a_table_whose_files_of_then_are_gone_is_not_taken_back_but_to_a_later_s
 
 
 @pytest.mark.slow
+def test_a_table_whose_deletion_vectors_of_then_are_gone_is_not_taken_back(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    sink = DeltaUpsert(delta(str(path), options={"delta.enableDeletionVectors": "true"}), {"keys": ["id"]})
+    schema = "id long, v string"
+    sink.open(spark, spark.createDataFrame([], schema).schema)
+    rows = [(key, "a") for key in range(200)]
+    for batch in (rows, [(1, "b")], [(2, "c")]):
+        newest = log.prepare(sink, spark.createDataFrame(batch, schema).coalesce(1))
+        log.commit(newest)
+    vectors = sorted(path.glob("deletion_vector_*.bin"), key=lambda file: file.stat().st_mtime)
+    vectors[0].unlink()  # as VACUUM does
+    log.slot += 1
+    with refused(DisagreementError, "1 of its files are gone", vectors[0].name, "vacuumed"):
+        prepare_rewind(spark, newest, log.at(), 2)
+    assert prepare_rewind(spark, newest, log.at(), 1).payload["last_slot"] == 1, "then it had no vector"
+
+
+@pytest.mark.slow
 def test_a_table_whose_files_of_then_go_behind_the_decision_stays_as_it_is_until_they_are_put_back(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:

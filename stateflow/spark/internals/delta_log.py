@@ -197,7 +197,7 @@ class DeltaLog:
         f"{_DELTA}.DeltaLog.newDeltaHadoopConf()",
     )
     def missing(self, adds: Sequence[dict[str, Any]]) -> list[str]:
-        """Which data files are gone or have another size than their actions say."""
+        """Which data files are gone or have another size than their actions say, and which files of their deletion vectors are gone."""
         root = self._log.dataPath()
         files = root.getFileSystem(self._log.newDeltaHadoopConf())
         missing = []
@@ -206,7 +206,25 @@ class DeltaLog:
             absolute = path if path.isAbsolute() else self._jvm.org.apache.hadoop.fs.Path(root, path)
             if not files.exists(absolute) or files.getFileStatus(absolute).getLen() != add["size"]:
                 missing.append(str(add["path"]))
-        return missing
+        return [*missing, *(str(path) for path in self._vector_files(adds) if not files.exists(path))]
+
+    @internal(
+        f"{_DELTA}.DeltaLog.dataPath()",
+        f"{_DELTA}.actions.AddFile.deletionVector()",
+        f"{_DELTA}.actions.DeletionVectorDescriptor.absolutePath(Path)",
+    )
+    def _vector_files(self, adds: Iterable[dict[str, Any]]) -> list[Any]:
+        """The paths of the files with the deletion vectors of these data files. A small vector lies in its action instead."""
+        vectors = ((add.get("deletionVector") or {}, add) for add in adds)
+        by_file = {
+            vector["pathOrInlineDv"]: add
+            for vector, add in vectors
+            if vector.get("storageType") in ("u", "p")
+        }
+        return [
+            self._parsed(json.dumps({"add": add})).deletionVector().absolutePath(self._log.dataPath())
+            for add in by_file.values()
+        ]
 
     @internal(f"{_DELTA}.DeltaLog.newDeltaHadoopConf()")
     def writes_plain_parquet(self) -> bool:
