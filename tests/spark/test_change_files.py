@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.spark.sinks import delta_rewrite, delta_upsert
-from stateflow.spark.sinks.change_files import as_no_change
+from stateflow.spark.sinks import change_files, delta_rewrite, delta_upsert
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.testing.sink_log import SinkLog
 from tests.spark.sink_places import contents, versions
@@ -41,6 +40,14 @@ def feed(spark: SparkSession, path: Path, version: int) -> Counter[tuple[Any, ..
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     changed = reader.option("startingVersion", version).option("endingVersion", version).load(str(path))
     return Counter(tuple(row) for row in changed.select("_change_type", "id", "at", "v").collect())
+
+
+@pytest.mark.parametrize("key", ["id", "_sf_replaced"])
+def test_a_feed_is_told_whatever_its_columns_are_called(spark: SparkSession, key: str) -> None:
+    there = spark.sql("SELECT 1 AS id, 5 AS _sf_replaced")
+    batch = spark.sql("SELECT 1 AS id, 5 AS _sf_replaced, 'delete' AS op UNION ALL SELECT 2, 6, 'upsert'")
+    fed = change_files.changes(there, batch, there.columns, [key], "op")
+    assert sorted(map(tuple, fed.collect())) == [(1, 5, "delete"), (2, 6, "insert")]
 
 
 def newest(path: Path) -> int:
@@ -150,7 +157,7 @@ def test_rows_that_stay_get_files_of_their_own_and_are_not_in_the_feed(
 
 def test_only_files_are_marked_as_no_change() -> None:
     assert (
-        as_no_change('{"add": {"path": "a", "dataChange": true}}')
+        change_files.as_no_change('{"add": {"path": "a", "dataChange": true}}')
         == '{"add": {"path": "a", "dataChange": false}}'
     )
-    assert as_no_change('{"txn": {"appId": "a"}}') == '{"txn": {"appId": "a"}}'
+    assert change_files.as_no_change('{"txn": {"appId": "a"}}') == '{"txn": {"appId": "a"}}'

@@ -71,6 +71,12 @@ def test_rows_that_tie_are_decided_the_same_way_every_time(spark: SparkSession, 
         assert [row["v"] for row in delta_upsert.newest(frame, ["id"], ["at"]).collect()] == ["h"]
 
 
+def test_the_newest_row_is_found_whatever_its_columns_are_called(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT 1 AS id, 1 AS _SF_rank, 'old' AS __rank UNION ALL SELECT 1, 2, 'new'")
+    found = delta_upsert.newest(frame, ["id"], ["_SF_rank"])
+    assert (found.columns, [tuple(row) for row in found.collect()]) == (frame.columns, [(1, 2, "new")])
+
+
 def test_rows_that_tie_and_hardly_differ_are_decided_the_same_way_too(spark: SparkSession) -> None:
     values = {"t": "timestamp_micros(0)", "n": "TIMESTAMP_NTZ'2026-01-01'", "d": "0.0D", "m": "map(X'00', 1)"}
     other = {

@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections import namedtuple
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -277,6 +277,14 @@ def named_rows(name: str, columns: Sequence[str]) -> Any:
 def quoted(name: str) -> str:
     """The name of a column as Spark's SQL takes any."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def unused_name(name: str, columns: Iterable[str]) -> str:
+    """A name for one more column beside these: this one, with lines before it where a column has it."""
+    taken = {column.lower() for column in columns}
+    while name.lower() in taken:
+        name = f"_{name}"
+    return name
 
 
 def text_in_sql(text: str) -> str:

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.inputs.tables import CHANGE_TYPE
-from stateflow.pipelines.rows.row_type import quoted
+from stateflow.pipelines.rows.row_type import quoted, unused_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_REPLACED = "_sf_replaced"
 
 
 def changes(
@@ -30,16 +28,15 @@ def changes(
     def named(frame: DataFrame) -> list[Any]:
         return [frame[quoted(name)].alias(name) for name in columns]
 
+    mark = unused_name("_sf_replaced", columns)
     # The table may have several rows of a key. All of them go, and one comes.
-    known = (
-        replaced.select(*(F.col(quoted(key)) for key in keys)).distinct().withColumn(_REPLACED, F.lit(True))
-    )
-    there = F.coalesce(F.col(f"t.{_REPLACED}"), F.lit(False))
+    known = replaced.select(*(F.col(quoted(key)) for key in keys)).distinct().withColumn(mark, F.lit(True))
+    there = F.coalesce(F.col(f"t.{mark}"), F.lit(False))
     joined = newest.alias("s").join(known.alias("t"), same_keys(keys), "left")
     after = joined.select(
         *(F.col(f"s.{quoted(name)}").alias(name) for name in columns),
         F.when(there, "update_postimage").otherwise("insert").alias(CHANGE_TYPE),
-        *([F.col(f"s.{quoted(operation)}").alias(_REPLACED)] if operation else []),
+        *([F.col(f"s.{quoted(operation)}").alias(mark)] if operation else []),
     )
     if not operation:
         before = replaced.select(*named(replaced), F.lit("update_preimage").alias(CHANGE_TYPE))
@@ -54,8 +51,8 @@ def changes(
             F.when(went, "delete").otherwise("update_preimage").alias(CHANGE_TYPE),
         )
     )
-    stays = F.col(_REPLACED) != DELETE
-    return before.unionByName(after.where(stays).drop(_REPLACED))
+    stays = F.col(mark) != DELETE
+    return before.unionByName(after.where(stays).drop(mark))
 
 
 def as_no_change(action: str) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from stateflow.pipelines.changes import DELETE, UPSERT
 from stateflow.pipelines.conditions.expression import Expression, condition_of
-from stateflow.pipelines.rows.row_type import Field, RowType, quoted
+from stateflow.pipelines.rows.row_type import Field, RowType, quoted, unused_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,9 +34,7 @@ def deletion(where: str, text: str, schema: StructType) -> Expression:
 
 def marked(frame: DataFrame, condition: Expression, operation: str) -> tuple[DataFrame, str]:
     """The rows with a column that says of each whether it deletes, and the column's name: `operation`, if they have it already."""
-    name = operation or MARK
-    while not operation and name.lower() in map(str.lower, frame.columns):
-        name = f"_{name}"
+    name = operation or unused_name(MARK, frame.columns)
     otherwise = F.col(quoted(operation)) if operation else F.lit(UPSERT)
     return frame.withColumn(name, F.when(column_of(condition), DELETE).otherwise(otherwise)), name
 

@@ -14,7 +14,7 @@ from stateflow.internals import MissingNameError
 from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.inputs.tables import parts_of, sql_name
 from stateflow.pipelines.rows.as_json import value_as_json
-from stateflow.pipelines.rows.row_type import quoted
+from stateflow.pipelines.rows.row_type import quoted, unused_name
 from stateflow.pipelines.sink_kinds import DELTA_UPSERT
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
 from stateflow.spark.internals.frames import cloned_session
@@ -250,10 +250,11 @@ def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> Dat
         return rows
     # MERGE may read its source twice: a tie that fell differently would update one row and insert another.
     order = [F.col(quoted(column)).desc_nulls_last() for column in order_by] + _contents(rows)
+    rank = unused_name("_sf_rank", rows.columns)
     ranked = rows.withColumn(
-        "__rank", F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
+        rank, F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
     )
-    return ranked.where("__rank = 1").drop("__rank")
+    return ranked.where(F.col(rank) == 1).drop(rank)
 
 
 def _contents(rows: DataFrame) -> list[Column]:
