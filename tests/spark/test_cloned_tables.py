@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 import stateflow as sf
@@ -17,7 +18,7 @@ from stateflow.restore.apply import RestoreRun
 from stateflow.restore.planned import RestorePlan
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.runner import RunReport, RunRequest, run
-from stateflow.spark.sinks.delta_copy import TableCopy, is_copied, made_for, version_at
+from stateflow.spark.sinks.delta_copy import TableCopy, copy_table, is_copied, made_for, version_at
 from stateflow.spark.sinks.delta_versions import TableVersion
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
@@ -208,6 +209,23 @@ def test_of_two_forks_that_were_planned_for_one_folder_only_the_first_gets_it(fo
     assert not Job(str(forking.bench.folder / "root"), "x2").checkpoints()
     assert forking.fork("latest", "x2").apply().job == "x2", "in a folder of its own"
     assert forking.tables("shared") == forking.tables("x2") == forking.tables("orders")
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_table_with_times_in_its_commits_can_be_asked_by_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table, copy = tmp_path / "table", tmp_path / "copy"
+    rows = spark.range(1).write.format("delta").mode("append")
+    for _ in range(2):
+        rows.save(str(table))
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
+    copy_table(spark, TableCopy(str(table), 2, str(copy)), "fork")
+    for _ in range(2):
+        rows.save(str(copy))
+    time = DeltaTable.forPath(spark, str(copy)).history(2).collect()[1].timestamp
+    then = spark.read.format("delta").option("timestampAsOf", str(time)).load(str(copy))
+    assert then.count() == 3, "the two that were copied, and one"
 
 
 @pytest.mark.slow

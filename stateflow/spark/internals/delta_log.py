@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 _DELTA = "org.apache.spark.sql.delta"
 CONSTRAINT = "delta.constraints."
 CHANGE_FEED = "delta.enableChangeDataFeed"
+_TIMES_BEGIN = (
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+)
+"""Properties that say since when a table's commits have their times in them. A new table lacks them: all of its commits do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,7 +510,13 @@ class Transaction:
     )
     def create_as(self, metadata: Mapping[str, Any]) -> None:
         """Makes a new table with the schema, partitioning and properties of another one."""
-        own = {**metadata, "id": str(uuid.uuid4()), "createdTime": self.log.now()}
+        kept = {name: value for name, value in metadata["configuration"].items() if name not in _TIMES_BEGIN}
+        own = {
+            **metadata,
+            "id": str(uuid.uuid4()),
+            "createdTime": self.log.now(),
+            "configuration": kept,
+        }
         self._txn.updateMetadataForNewTable(self.log._parsed(json.dumps({"metaData": own})))
 
     @internal(
