@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from scripts import internals_page
-from stateflow.errors import IncompatibleError
+from stateflow.errors import IncompatibleError, UnavailableError
 from stateflow.internals import DELTA_SEEN, SEEN, Internal, internal, member_of, owner_of
 from stateflow.internals import ENTRIES as ENTRIES_OF_ALL
 from stateflow.spark.internals import (
@@ -421,6 +422,9 @@ def test_streams_are_described_and_opened(spark: SparkSession, tmp_path: Path) -
     assert len(delta.files_of_next_batch(start)) == len(list((tmp_path / "table").glob("*.parquet")))
     with pytest.raises(sources.PlanRefused):
         delta.planned_end(DeltaOffset("another", 0).line())
+    shutil.rmtree(tmp_path / "table" / "_delta_log")
+    with refused(UnavailableError, str(tmp_path / "table"), "2999", "give a version"):
+        delta.version_at(datetime(2999, 1, 1, tzinfo=UTC))
     delta.stop()
 
 

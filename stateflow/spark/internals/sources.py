@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from stateflow.errors import IncompatibleError
+from stateflow.errors import IncompatibleError, UnavailableError
 from stateflow.internals import internal
 from stateflow.spark.internals.delta_log import DeltaLog
-from stateflow.spark.internals.gateway import JAVA_ERRORS, has_class
+from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line, has_class
 from stateflow.spark.internals.java_names import java_names
 from stateflow.spark.internals.plans import PlanNode
 from stateflow.spark.internals.read_limits import ReadLimit, java_limit
@@ -155,20 +155,22 @@ class DeltaSource:
         return int(self._java.deltaLog().history().getEarliestRecreatableCommit())
 
     @internal(
-        f"{_DELTA}.DeltaHistoryManager.getActiveCommitAtTime(Timestamp, Option, boolean, boolean, boolean)"
+        f"{_DELTA}.DeltaHistoryManager.getActiveCommitAtTime(Timestamp, Option, boolean, boolean, boolean)",
+        f"{_DELTA}.DeltaHistoryManager$Commit.timestamp()",
     )
     def version_at(self, instant: datetime) -> int | None:
         """The last commit at or before a time; None where there is none."""
-        time = java_names(self._spark).java.sql.Timestamp(int(instant.timestamp() * 1000))
+        millis = int(instant.timestamp() * 1000)
+        history, time = self._java.deltaLog().history(), java_names(self._spark).java.sql.Timestamp(millis)
+        # For a time before all commits Delta gives the first. So an error says that it cannot read the log.
         try:
-            commit = (
-                self._java.deltaLog()
-                .history()
-                .getActiveCommitAtTime(time, self._catalog_table, True, False, False)
-            )
-        except JAVA_ERRORS:
-            return None
-        return int(commit.version())
+            commit = history.getActiveCommitAtTime(time, self._catalog_table, True, False, True)
+        except JAVA_ERRORS as error:
+            raise UnavailableError(
+                f"Delta does not tell which version {self.log.path} had at {instant} ({first_line(error)}): see whether its log can be read, "
+                "or give a version as the bound"
+            ) from error
+        return int(commit.version()) if commit.timestamp() <= millis else None
 
     @internal(
         f"{_STREAMING}[.runtime].SerializedOffset(String)",
