@@ -129,7 +129,7 @@ class Options:
     )
     delivery: Literal["exactly_once", "at_least_once"] = _choice(
         ("exactly_once", "at_least_once"),
-        "What a sink may see after a failure: each batch once, or some batches again.",
+        "What a sink may see after a failure: each batch once, or some batches again. It may change from run to run.",
         "execution.checkpointing.mode",
     )
     host: str = _option(

@@ -38,6 +38,17 @@ def test_a_record_is_committed_after_the_one_before_it_or_an_abandoned_one_that_
 
 
 @pytest.mark.parametrize(
+    ("version", "verdict"),
+    [(None, "commit"), (3, "commit"), (4, "commit"), (5, "disagree"), (7, "already")],
+)
+def test_behind_a_record_that_left_no_slot_an_older_one_and_none_are_right(
+    version: int | None, verdict: str
+) -> None:
+    at = SinkSlot("3f2b6c1e", "orders", "totals", 7, 1, record="w7", prev=4, unmarked=True)
+    assert at.verdict(version, at.mark) == verdict
+
+
+@pytest.mark.parametrize(
     ("mark", "merged_by_delta", "verdict"),
     [
         ("w7", False, "already"),

@@ -16,6 +16,7 @@ from stateflow.errors import DisagreementError, FencedError, IncompatibleError, 
 from stateflow.pipelines.inputs.tables import delta
 from stateflow.spark.internals.delta_log import DeltaLog
 from stateflow.spark.sinks import delta_append
+from stateflow.spark.sinks.base import DeliveryMode
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.task.failures import translated
 from stateflow.testing.sink_log import SinkLog, make_sink
@@ -452,6 +453,33 @@ def test_at_least_once_appends_without_transaction_versions(
     assert [log.commit(prepared), log.commit(prepared)] == ["committed", "committed"]
     assert contents(spark, path, "n") == [1]
     assert DeltaLog(spark, str(path)).begin().slot_of(log.at().app_id) is None
+
+
+@pytest.mark.slow
+def test_a_job_may_go_from_at_least_once_back_to_exactly_once(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    prepared = None
+
+    def run(delivery: DeliveryMode, *values: int) -> str:
+        nonlocal prepared
+        sink = DeltaAppend(delta(str(path)), delivery=delivery)
+        sink.last_prepared = prepared
+        sink.open(spark, numbers(spark).schema)
+        prepared = log.prepare(sink, numbers(spark, *values))
+        return log.commit(prepared)
+
+    assert run("at_least_once", 1) == "committed"
+    assert run("exactly_once", 2) == "committed"
+    assert run("at_least_once", 3) == "committed"
+    assert run("exactly_once") == "none"
+    assert run("exactly_once", 5) == "committed"
+    assert prepared is not None
+    assert log.commit(prepared) == "already"
+    log.last = 9
+    with refused(DisagreementError, "slot 5", "slot 9"):
+        run("exactly_once", 6)
+    assert contents(spark, path, "n") == [1, 2, 3, 5]
 
 
 def test_s3_without_a_client_of_it_is_refused_under_exactly_once(spark: SparkSession) -> None:

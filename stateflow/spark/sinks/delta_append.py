@@ -55,8 +55,7 @@ class DeltaAppend(TableSink):
         txn = DeltaLog(frame.sparkSession, self.target.path, self.target.managed_as).begin()
         shape = txn.shape()
         exactly_once = self.delivery == "exactly_once"
-        if exactly_once:
-            self.prepare_for(shape, at, txn.slot_of(at.app_id))
+        before = self.prepare_for(shape, at, txn.slot_of(at.app_id)) if exactly_once else {}
         check_fit(frame.schema, shape, str(self.target), self.target.in_sql)
         actions, files = None, files_of(frame)
         if files is not None:
@@ -80,6 +79,7 @@ class DeltaAppend(TableSink):
                 "marks": column_marks(shape, frame.columns),
                 **called(self.target.name, self.target.managed),
                 "exactly_once": exactly_once,
+                **before,
             },
             rows=sum(rows_of(add) for add in adds),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError
@@ -22,6 +23,7 @@ from stateflow.spark.sinks.base import (
 )
 from stateflow.spark.sinks.delta_table import (
     APPEND_ONLY,
+    UNMARKED,
     called,
     committed,
     in_sql,
@@ -189,6 +191,14 @@ def _unset(prepared: Prepared) -> str:
     return f"`ALTER TABLE {in_sql(prepared)} UNSET TBLPROPERTIES ('{APPEND_ONLY}')`"
 
 
+def _left_no_slot(newest: Prepared, committed: int | None) -> bool:
+    """Whether the slot last committed to a table is not in it, by the newest output that was prepared: that was delivered at least once, or
+    such a one came before, and it has put no slot there itself."""
+    if newest.payload.get("exactly_once") is False:
+        return True
+    return bool(newest.payload.get(UNMARKED)) and newest.prev == committed
+
+
 class TableSink(Sink):
     """A sink into a Delta table, which says what slot it has, and whose output can be taken back."""
 
@@ -199,12 +209,16 @@ class TableSink(Sink):
     """The slot of this sink in that version."""
     _table: str = ""
     """The id of the table that the job writes to, once that is known."""
+    _first: SinkSlot | None = None
+    """The first that this run prepared exactly once."""
 
-    def prepare_for(self, shape: TableShape, at: SinkSlot, slot: int | None) -> None:
+    def prepare_for(self, shape: TableShape, at: SinkSlot, slot: int | None) -> dict[str, Any]:
         """Refuses a table that has another slot than the log says, or is another one than the job has written to: CREATE OR REPLACE TABLE
-        keeps the slots."""
-        at.refuse_disagreement(str(self.target), slot, at.restore_to(slot))
+        keeps the slots. Gives what the record says of the slots before it."""
         last = self.last_prepared
+        self._first = self._first or at
+        unmarked = last is not None and at.prev == self._first.prev and _left_no_slot(last, at.prev)
+        replace(at, unmarked=unmarked).refuse_disagreement(str(self.target), slot, at.restore_to(slot))
         written = self._table or (str(last.payload["table"]) if last and is_table(last.kind) else "")
         if at.prev is not None and written not in ("", shape.id):
             raise DisagreementError(
@@ -212,6 +226,7 @@ class TableSink(Sink):
                 f"back as it was, with `RESTORE TABLE {self.target.in_sql} TO VERSION AS OF` the version before, or give a new table, at a path of its own, a new sink uid"
             )
         self._table, self.prepared_at, self.slot_there = shape.id, shape.version, slot
+        return {UNMARKED: True} if unmarked else {}
 
     def writers(self, spark: SparkSession) -> Mapping[str, str]:
         return dict.fromkeys(DeltaLog(spark, self.target.path, self.target.managed_as).begin().app_ids(), "")

@@ -33,6 +33,8 @@ APPEND_ONLY = "delta.appendOnly"
 MOST_SAID = 300
 """Characters of Delta's words. They have the values of a row, which may be long."""
 _SAID = re.compile(r"\[DELTA_[^]]*\](.*?)(?:\n\s*at |\Z)", re.DOTALL)
+UNMARKED = "unmarked"
+"""In the payload of a sink: true if the slot before was delivered at least once, and is not in the table."""
 CREATED_WITH = {"delta.checkpointInterval": "100"}
 """Properties of tables that a run creates; the caller's own win. By default every tenth commit also writes Delta's own
 checkpoint: of micro-batches of half a second, each tenth would take two."""
@@ -145,7 +147,11 @@ def committed(request: CommitRequest, change: Change, since: str = "") -> Commit
 
     `since` says what was decided, if it is not the rows of the record.
     """
-    prepared, at = request.prepared, request.at
+    prepared, at = (
+        request.prepared,
+        replace(request.at, unmarked=bool(request.prepared.payload.get(UNMARKED))),
+    )
+    request = replace(request, at=at)
     target, exactly_once = f"Delta table {prepared.target}", prepared.payload.get("exactly_once", True)
     since = since or f"the rows of record {at.slot} were prepared for it"
     log = log_of(request.spark, prepared)

@@ -68,8 +68,8 @@ class DeltaUpsert(TableSink):
         spark = frame.sparkSession
         txn = DeltaLog(spark, self.target.path, self.target.managed_as).begin()
         shape = txn.shape()
-        if self.delivery == "exactly_once":
-            self.prepare_for(shape, at, txn.slot_of(at.app_id))
+        exactly_once = self.delivery == "exactly_once"
+        before = self.prepare_for(shape, at, txn.slot_of(at.app_id)) if exactly_once else {}
         self._check(shape, self.upsert.columns(frame.schema))
         frame, upsert = self.upsert.marked(frame)
         goes = f"{quoted(upsert.operation)} = '{DELETE}'" if upsert.operation else "false"
@@ -92,7 +92,8 @@ class DeltaUpsert(TableSink):
                 **({"operation": upsert.operation} if upsert.operation else {}),
                 **({"bounds": staged.bounds} if staged.bounds else {}),
                 **called(self.target.name, self.target.managed),
-                "exactly_once": self.delivery == "exactly_once",
+                "exactly_once": exactly_once,
+                **before,
             },
             files=staged.files,
             rows=staged.rows,

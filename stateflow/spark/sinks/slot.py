@@ -32,6 +32,8 @@ class SinkSlot:
     """The slot that the log says was committed last to this sink."""
     back_to: int | None = None
     """Of a way back: the slot to which it leads; 0 for that before the job's first."""
+    unmarked: bool = False
+    """Whether `prev` was delivered at least once, which leaves no slot in the target."""
 
     @property
     def app_id(self) -> str:
@@ -56,13 +58,15 @@ class SinkSlot:
         """What to do for the record, with a target that has `slot` and the `mark` of the record that it came by; None for none.
 
         The log says that the job committed `prev` last, or perhaps one of `late`. Any other slot means that the target lost or gained
-        commits without the log. One above this means so, too: the log decides no slot before the one below it is carried out. Only a
+        commits without the log; where `prev` left none there, an older one and none are right, too. One above this means so, too: the log decides no slot before the one below it is carried out. Only a
         run that was fenced meets that otherwise. A way back begins at any slot behind its own end: somebody may have put back a copy of the
         target. `mark_may_lack`: the target can have the slot without its mark, or with that of an earlier one.
         """
         if slot == self.slot:
             lacks = mark_may_lack and (mark is None or mark >> 31 != self.slot)
             return "already" if lacks or mark == self.mark else "disagree"
+        if self.unmarked and (slot or 0) <= (self.prev or 0):
+            return "commit"
         return "commit" if slot == self.prev or slot in self.late or self._is_on_the_way(slot) else "disagree"
 
     def _is_on_the_way(self, slot: int | None) -> bool:
