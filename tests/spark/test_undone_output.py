@@ -15,7 +15,7 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.jobs.job import Job
 from stateflow.spark.runner import RunReport, RunRequest, run
-from stateflow.spark.sources.undone_output import UndoneOutput, undone_output
+from stateflow.spark.sources.undone_output import UndoneOutput, sentence, undone_output
 from tests.spark import by_hand
 from tests.spark.sink_places import contents
 
@@ -102,6 +102,17 @@ def test_what_the_job_went_back_behind_is_not_lost(
 ) -> None:
     read = dict(enumerate([MADE, own(3, "+a"), own(5, "+b"), BY_TIME])).get
     assert undone_output(read, 3, "stateflow/me/rows", 100, lambda: taken_back) == verdict
+
+
+@pytest.mark.parametrize("kind", ["map<string,int>", "variant", "array<struct<a:map<string,int>>>"])
+def test_what_spark_cannot_compare_is_named_with_the_way(kind: str) -> None:
+    undone = UndoneOutput(5, None)
+    columns = [("id", "bigint"), ("m", kind), ("s", "struct<variant:int>")]
+    said = sentence("t", "t", "copied", "rows", undone, (), columns, appends=True)
+    assert "compare 'm' as" in said
+    assert "VERSION AS OF 4" in said
+    assert "INSERT" not in said
+    assert "INSERT" in sentence("t", "t", "copied", "rows", undone, (), columns[::2], appends=True)
 
 
 @pytest.mark.slow

@@ -112,6 +112,7 @@ class OutputWatch:
             node.uid,
             undone,
             self.kept(),
+            [(field.name, field.dataType.simpleString()) for field in table.log.begin().shape().schema],
             appends=node.sink_kind.changes != "replace",
         )
         self.warn(f"{node.uid} went back at {undone.version}", sentence)

@@ -3,8 +3,9 @@ checkpoints are gone."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from stateflow.spark.internals.delta_log import logged_commit
@@ -15,6 +16,8 @@ MOST_COMMITS = 1000
 MOST_COMMITS_ELSEWHERE = 50
 """The same for a table that is not on this machine's disk: reading a commit takes two milliseconds and two calls of the
 store."""
+_INCOMPARABLE = re.compile("map<|variant(?!:)")
+"""Types that Spark's set operations refuse, wherever in a column they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,12 @@ def sentence(
     sink: str,
     output: UndoneOutput,
     kept: Collection[int],
+    columns: Iterable[tuple[str, str]],
     *,
     appends: bool,
 ) -> str:
-    """The run's warning of it, with the step that brings the rows again. `kept` are the job's checkpoints. `appends`: the sink
-    only adds rows."""
+    """The run's warning of it, with the step that brings the rows again. `kept` are the job's checkpoints, `columns` the names and types of
+    the table's columns. `appends`: the sink only adds rows."""
     lost = "rows that this job had written to it are gone, and the job goes on behind them"
     back = (
         f"`stateflow restore {job} ... --from checkpoint:{output.slot}`, without --rewind-sinks; its plan tells which other outputs get rows a "
@@ -91,10 +95,15 @@ def sentence(
     if appends:
         # To restore the table to where it was would undo what the job writes from here on.
         at = f"SELECT * FROM {in_sql} VERSION AS OF"
-        step = (
-            f"to have the rows again, add what the RESTORE took away (`INSERT INTO {in_sql} {at} {output.version - 1} EXCEPT ALL "
-            f"{at} {output.version}`)"
-        )
+        before, after = f"{at} {output.version - 1}", f"{at} {output.version}"
+        step = "to have the rows again, add what the RESTORE took away "
+        if unlike := [repr(name) for name, kind in columns if _INCOMPARABLE.search(kind)]:
+            step += (
+                f"(what `{before}` has and `{after}` lacks; EXCEPT ALL takes no maps and no variants, so let it compare {', '.join(unlike)} as "
+                "text of to_json, and make them of the text again)"
+            )
+        else:
+            step += f"(`INSERT INTO {in_sql} {before} EXCEPT ALL {after}`)"
         if output.slot in kept:
             # The run that warns writes on. A job that only goes back delivers those rows twice.
             step += (
