@@ -11,6 +11,7 @@ import msgspec
 from stateflow.errors import CorruptError, IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import (
+    OPTION_AGGREGATE,
     OPTION_INPUTS,
     OPTION_KIND,
     OPTION_ROWS,
@@ -24,14 +25,20 @@ from stateflow.format.records import (
 from stateflow.format.state_names import former_names, found_names, names_in
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.graph import KeyedNode, origin
-from stateflow.pipelines.ready.fixed_options import LATENESS, duration
-from stateflow.pipelines.ready.operators import ReadyOperator, counted_distinct
+from stateflow.pipelines.ready.fixed_options import LATENESS, aggregate_option, duration
+from stateflow.pipelines.ready.operators import (
+    ReadyOperator,
+    RunningAggregate,
+    WindowAggregate,
+    counted_distinct,
+)
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.evolution.decision import RefusedError
 from stateflow.state.values.evolution.declared_types import RULES, Change, DeclaredType, evolved, readers
 from stateflow.state.values.evolution.evolved_columns import columns_evolution
 from stateflow.state.values.evolution.renamed_back import refuse_renamed_back
+from stateflow.state.values.schema_text import read_columns
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
@@ -72,7 +79,7 @@ def _values_of(column: str) -> str:
 
 _EARLIER = "earlier "
 """Before the name of an option that only earlier code had."""
-_OF_VALUES = ("aggregate ", "kind of values in ")
+_OF_VALUES = (OPTION_AGGREGATE, "kind of values in ")
 """How the names of options begin that say what is stored under the name of an aggregate or of a column."""
 
 
@@ -157,11 +164,37 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
         was = _noted(before, name, value)
         if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
             other = BEGIN_ANEW
-            if "aggregate " in name:
+            if OPTION_AGGREGATE in name:
                 other = "give the changed aggregate another name, under which it begins anew"
             raise IncompatibleError(
                 f"operator {node.uid!r}: its {name} was {was} and is {value} now, and its state was made with the former: put it "
                 f"back, or {other}"
+            )
+    if isinstance(declared, RunningAggregate | WindowAggregate):
+        _check_new_aggregates(node, declared, before)
+
+
+def _check_new_aggregates(
+    node: KeyedNode, declared: RunningAggregate | WindowAggregate, before: OperatorState
+) -> None:
+    """Refuses a new aggregate whose state column another one had: entries have that one's values in it. Records of before aggregates were
+    noted do not tell which are new."""
+    noted = {name.removeprefix(_EARLIER) for name in before.options}
+    if not any(name.startswith(OPTION_AGGREGATE) for name in noted):
+        return
+    stored = {
+        field.name
+        for name, state in before.states.items()
+        if name in declared.states and state.kind == "columns"
+        for text in (state.value, *(version.value for version in state.versions))
+        for field in read_columns(text)
+    }
+    for each in declared.aggregates:
+        taken = next((column for column in each.partials if column in stored), "")
+        if taken and aggregate_option(each.name) not in noted:
+            raise IncompatibleError(
+                f"operator {node.uid!r}: its new aggregate {each.name!r} would go on from the values in column {taken!r} of its state, which an "
+                "aggregate of an earlier release kept: give it another name, under which it begins anew"
             )
 
 

@@ -205,6 +205,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 OPTION_KIND, OPTION_INPUTS = "operator", "inputs"
 """Of a ready-made operator's options, for people: its kind, and the uids of its inputs."""
+OPTION_AGGREGATE = "aggregate "
+"""Prefix of the option that says what an aggregate keeps of the rows; its name in quotes follows."""
 OPTION_ROWS = "rows of "
 """Prefix of the option that has the columns of the rows in a state's blocks; the state's name follows."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stateflow.format.records import OPTION_INPUTS, OPTION_KIND
+from stateflow.format.records import OPTION_AGGREGATE, OPTION_INPUTS, OPTION_KIND
 
 _NONE = "none"
-_AGGREGATE = "aggregate "
 
 
 def operator_text(options: Mapping[str, str]) -> str:
@@ -82,7 +81,11 @@ def _join(options: Mapping[str, str], kind: str) -> str:
 
 
 def _aggregates(options: Mapping[str, str]) -> str:
-    names = [name.removeprefix(_AGGREGATE).strip("'") for name in options if name.startswith(_AGGREGATE)]
+    names = [
+        name.removeprefix(OPTION_AGGREGATE).strip("'")
+        for name in options
+        if name.startswith(OPTION_AGGREGATE)
+    ]
     return f"aggregate{'s' if len(names) != 1 else ''} {', '.join(names)}"
 
 

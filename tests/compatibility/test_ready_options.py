@@ -27,7 +27,7 @@ from stateflow.pipelines.streams import KeyedStream
 from tests.compatibility.allowed import allowing
 from tests.jobs.log import record
 from tests.jobs.operators import operator_of
-from tests.refusals.refusal import refused
+from tests.refusals.refusal import lacking, refused
 
 
 @dataclass
@@ -186,7 +186,7 @@ def problem(
     return operator.problem
 
 
-def total(output: type = Total, **aggregates: Any) -> Declare:
+def total(output: Any = Total, **aggregates: Any) -> Declare:
     return lambda s: s.keyed(order_by="at").aggregate("op", output, **aggregates)
 
 
@@ -505,6 +505,32 @@ def test_an_exact_count_of_other_values_begins_anew_under_another_name() -> None
         said = problem(counted, total(Skus, n=sf.count(), skus=other), allowed=False)
         assert "give the changed aggregate another name, under which it begins anew" in said
         assert problem(counted, total(OtherSkus, n=sf.count(), others=other), allowed=False) == ""
+
+
+NEW_OVER_OLD: list[tuple[str, Any, str, Any]] = [
+    ("n double", sf.mean("amount"), "n_sum double", sf.sum("price")),
+    ("n double", sf.mean("amount"), "n_n long", sf.count()),
+    ("n double", sf.stddev("amount"), "n_mean double", sf.max("price")),
+    ("n double", sf.last("amount"), "n_by0 timestamp", sf.max("ts")),
+    ("n_n long", sf.count(), "n double", sf.mean("price")),
+]
+"""Of the former aggregate the state has a column under the name of one that the new one keeps."""
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize(("was", "former", "now", "new"), NEW_OVER_OLD)
+def test_a_new_aggregate_does_not_go_on_from_what_another_one_kept(
+    was: str, former: Any, now: str, new: Any, between: bool
+) -> None:
+    def only(field: str, aggregate: Any) -> Declare:
+        return total(f"user long, {field}", **{field.split()[0]: aggregate})
+
+    without = only("rows long", sf.count()) if between else None
+    said = problem(only(was, former), only(now, new), between=without, allowed=False)
+    assert lacking(said, ("'op'", f"new aggregate {now.split()[0]!r}", "another name")) == []
+    assert problem(only(was, former), only(f"other_{now}", new), between=without, allowed=False) == ""
+    assert problem(only(was, former), only(was, former), between=without, allowed=False) == ""
+    assert problem(only(was, former), only(now, new), between=without, files=False) == ""
 
 
 def test_other_states_of_a_ready_made_operator_are_refused_with_an_advice_that_works() -> None:

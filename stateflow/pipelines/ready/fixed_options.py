@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+from stateflow.format.records import OPTION_AGGREGATE
 from stateflow.pipelines.ready.aggregates import Aggregated
 from stateflow.pipelines.ready.windows import STRICT, Counted, Cumulative, Session, Sliding, Window
 from stateflow.quantities import written_duration
@@ -64,7 +65,11 @@ def aggregate_options(aggregates: Iterable[Aggregated]) -> dict[str, str]:
     """By aggregate, what it keeps of the rows. What it only reads from that, such as a quantile's share, may change."""
     aggregates = tuple(aggregates)
     kept = {f"kind of values in aggregate {each.name!r}": each.form for each in aggregates if each.form}
-    return {f"aggregate {each.name!r}": _aggregate_text(each) for each in aggregates} | kept
+    return {aggregate_option(each.name): _aggregate_text(each) for each in aggregates} | kept
+
+
+def aggregate_option(name: str) -> str:
+    return f"{OPTION_AGGREGATE}{name!r}"
 
 
 def _aggregate_text(each: Aggregated) -> str:
