@@ -287,8 +287,8 @@ def _without_ttl(flow: Flow, job: str, before: Mapping[str, OperatorState]) -> I
             if states[old].ttl is not None and declared[name].ttl is None:
                 yield (
                     f"operator {node.uid!r}, state {name!r}: it has no ttl any more, so its entries live on, also those that have expired and that no "
-                    "batch has deleted yet: if these are not to come back, keep the ttl until a batch has deleted them, which "
-                    f"`stateflow show {job}` tells"
+                    "batch has deleted yet, and it takes no ttl again: if expired ones are not to come back, keep the ttl until a batch has "
+                    f"deleted them, which `stateflow show {job}` tells"
                 )
 
 

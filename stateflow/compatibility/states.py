@@ -322,6 +322,7 @@ def compared_states(
         else:
             if before is not None and not _is_empty(before):
                 _refuse_values_missed(node, name, old)
+                _refuse_ttl_again(node, name, old, schema)
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
             _check_ttl_time(node, name, old, schema)
@@ -503,19 +504,29 @@ def _check_wider(node: KeyedNode, name: str, old: StateSchema, new: StateSchema)
         raise _changed(node, name, "number of times per key", "many", "one")
 
 
+def _refuse_ttl_again(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) -> None:
+    """Entries of before a ttl was taken out still have their expiries. Nobody can tell them from those that a ttl of today would write."""
+    if new.ttl is not None and old.ttl is None and old.expiry_index:
+        raise IncompatibleError(
+            f"operator {node.uid!r}, state {name!r}: an earlier release took its ttl out, so that what it had lives on, and with a ttl now "
+            f"entries of before would expire at once: leave out its ttl, restore a checkpoint of before it was taken out, or {_anew(node, name)}"
+        )
+
+
 def _check_ttl_time(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) -> None:
-    """An entry has the instant at which it expires, and not by which time: by the other one, it would leave at any moment or never. So
-    would those that a ttl has left behind which the code took out since."""
-    had_ttl = old.ttl is not None or old.expiry_index
-    if new.ttl is None or not had_ttl or old.ttl_time == new.ttl_time:
+    """An entry has the instant at which it expires, and not by which time: by the other one, it would leave at any moment or never."""
+    if new.ttl is None or old.ttl is None or old.ttl_time == new.ttl_time:
         return
-    anew = BEGIN_ANEW
-    if not isinstance(node.columnar, ReadyOperator):
-        anew = f"if its values may go, give the state another name and {let_go(node, name)}"
     raise IncompatibleError(
         f"operator {node.uid!r}, state {name!r}: its ttl counted {old.ttl_time} time and counts {new.ttl_time} time now, by which what is "
-        f"stored would expire too early or never: write time={old.ttl_time!r} in its ttl, or {anew}"
+        f"stored would expire too early or never: write time={old.ttl_time!r} in its ttl, or {_anew(node, name)}"
     )
+
+
+def _anew(node: KeyedNode, name: str) -> str:
+    if isinstance(node.columnar, ReadyOperator):
+        return BEGIN_ANEW
+    return f"if its values may go, give the state another name and {let_go(node, name)}"
 
 
 def _changed(

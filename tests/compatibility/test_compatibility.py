@@ -191,22 +191,28 @@ def timely(
 @pytest.mark.parametrize(("was", "now"), [("event", "processing"), ("processing", "event")])
 def test_a_ttl_goes_on_counting_the_same_time(was: Any, now: Any) -> None:
     before = timely(was)
-    without = timely(None, before)
-    for each in (before, without, timely(None, without)):
-        with refused(
-            sf.IncompatibleError,
-            "'op', state 'total'",
-            f"{was} time",
-            f"{now} time",
-            f"time='{was}'",
-            'forgets = ("total",)',
-        ):
-            timely(now, each)
-        assert timely(was, each).states["total"].ttl_time == was
-        # What the sentence advises.
-        anew = timely(now, each, "sum", forgets=("total",)).states["sum"]
-        assert (anew.ttl_time, anew.id > before.states["total"].id) == (now, True)
+    named = "'op', state 'total'", f"{was} time", f"{now} time", f"time='{was}'", 'forgets = ("total",)'
+    with refused(sf.IncompatibleError, *named):
+        timely(now, before)
+    assert timely(was, before).states["total"].ttl_time == was
+    # What the sentence advises.
+    anew = timely(now, before, "sum", forgets=("total",)).states["sum"]
+    assert (anew.ttl_time, anew.id > before.states["total"].id) == (now, True)
     assert timely(now, timely(None)).states["total"].ttl_time == now
+
+
+@pytest.mark.parametrize("again", ["event", "processing"])
+def test_a_ttl_that_was_taken_out_does_not_come_back(again: Any) -> None:
+    before = timely("event")
+    without = timely(None, before)
+    for each in (without, timely(None, without)):
+        with refused(sf.IncompatibleError, "'op', state 'total'", "ttl", 'forgets = ("total",)'):
+            timely(again, each)
+        # What the sentence advises.
+        anew = timely(again, each, "sum", forgets=("total",)).states["sum"]
+        assert anew.id > before.states["total"].id
+    empty = msgspec.structs.replace(without, shards=((),))
+    assert timely(again, empty).states["total"].ttl_time == again
 
 
 def reading(*uids: str) -> Record:

@@ -29,6 +29,8 @@ class Living:
     renew: str = "write"
     time: str = "processing"
     existing: str = "keep"
+    had_ttl: bool = False
+    """An earlier release declared one."""
 
     @property
     def declared_ttl(self) -> Ttl | None:
@@ -41,9 +43,11 @@ Declared = TypeVar("Declared", bound=Living)
 
 @st.composite
 def with_ttl(draw: Any, state: Declared) -> Declared:
+    """A ttl that was taken out is refused ever after."""
+    lengths = [0] if state.had_ttl and not state.ttl else [0, 3, 10, 10, 40]
     made: Declared = replace(
-        state, ttl=draw(st.sampled_from([0, 3, 10, 10, 40])) * SECOND, renew=draw(st.sampled_from(["write", "read"])),
-        existing=draw(st.sampled_from(["keep", "from now"])),
+        state, ttl=draw(st.sampled_from(lengths)) * SECOND, renew=draw(st.sampled_from(["write", "read"])),
+        existing=draw(st.sampled_from(["keep", "from now"])), had_ttl=state.had_ttl or state.ttl > 0,
     )  # fmt: skip
     return made
 

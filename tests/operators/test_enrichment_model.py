@@ -104,8 +104,10 @@ def cases(draw: Any) -> Case:
             draw(st.booleans()), draw(st.sampled_from([1, 2, 3, 100])), draw(st.sampled_from([0, 1, 3])), time=time,
         )  # fmt: skip
         before = releases[-1] if releases else made
-        same_ttl = replace(made, ttl=before.ttl, renew=before.renew, existing=before.existing)
-        releases.append(draw(with_ttl(made)) if not releases or draw(st.booleans()) else same_ttl)
+        same_ttl = replace(
+            made, ttl=before.ttl, renew=before.renew, existing=before.existing, had_ttl=before.had_ttl
+        )
+        releases.append(draw(with_ttl(same_ttl)) if not releases or draw(st.booleans()) else same_ttl)
     answers = draw(st.sampled_from(["dict", "object", "again"]))
     return Case(
         draw(st.sampled_from([("k",), ("k", "site"), ("site",)])), releases, draw(st.integers(0, 10**6)),
@@ -405,7 +407,7 @@ def test_answers_that_are_used_live_on(poisoned: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("renew", ["write", "read"])
 def test_answers_go_on_under_another_ttl(renew: str, seed: int) -> None:
-    ttls = (40, renew, "keep"), (10, renew, "keep"), (0, renew, "keep"), (10, renew, "from now")
+    ttls = (0, renew, "keep"), (40, renew, "from now"), (10, renew, "keep"), (0, renew, "keep")
     check(with_ttls(*ttls), dense(seed, range(20, 110, 5), (30, 70, 90)))
 
 

@@ -52,23 +52,21 @@ def test_clearing_and_setting_does_not_fill_the_index(job: Callable[..., Expirin
     assert len(made.blocks()) <= 2 * 10
 
 
-def test_entries_whose_blocks_went_without_the_ttl_are_swept(
+def test_entries_of_before_a_ttl_are_swept(
     job: Callable[..., Expiring], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = job("10 s")
+    made = job(None)
     made.batch(everything(range(50)), 0)
-    made.declare(None)
-    made.batch({}, 60 * SECOND)
-    assert len(made.entries()) > 200, "nothing lets them go"
+    assert len(made.entries()) > 200
     assert made.blocks() == []
-    made.declare("10 s")
+    made.declare(sf.ttl("10 s", existing="from now"))
     monkeypatch.setattr("stateflow.state.expiry.index.BLOCK_KEYS", 16)
     monkeypatch.setattr("stateflow.operators.expiry.AT_LEAST", 16)
     lengths = []
     for second in range(60, 90):
         made.batch({}, second * SECOND)
         lengths.append(len(made.entries()))
-    assert lengths[0] > 100, "a batch takes its share only"
+    assert any(0 < length < lengths[0] for length in lengths), "a batch takes its share only"
     assert lengths[-1] == 0
     swept = made.contents()
     made.batch({}, 90 * SECOND)

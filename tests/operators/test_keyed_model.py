@@ -833,7 +833,7 @@ def with_ttls(*ttls: tuple[int, str], renew: str = "write") -> Case:
 
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
 def test_a_ttl_that_is_new_or_takes_older_entries_along_looks_at_all_of_them_once_more(backend: str) -> None:
-    case = with_ttls((0, "keep"), (10, "keep"), (10, "from now"), (0, "keep"), (10, "from now"))
+    case = with_ttls((0, "keep"), (10, "keep"), (10, "from now"), (0, "keep"))
     turns = [turn(20, of_each(case, "set", range(6)))]
     for second in range(22, 80, 14):
         turns.append(turn(second, of_each(case, "set", range(3)), "release"))

@@ -35,8 +35,10 @@ class Case:
 
 @st.composite
 def cases(draw: Any, kind: str) -> Case:
-    bare = Living(time=draw(st.sampled_from(["processing", "event"])))
-    return Case(kind, [draw(with_ttl(bare)) for _ in range(draw(st.integers(1, 4)))])
+    releases = [draw(with_ttl(Living(time=draw(st.sampled_from(["processing", "event"])))))]
+    for _ in range(draw(st.integers(0, 3))):
+        releases.append(draw(with_ttl(releases[-1])))
+    return Case(kind, releases)
 
 
 def node_of(case: Case, number: int) -> KeyedNode:
