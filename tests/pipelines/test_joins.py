@@ -196,6 +196,30 @@ def test_a_join_that_cannot_be_is_refused(join: JOIN, named: tuple[str, ...]) ->
         made(join)
 
 
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("how", ["right", "full", "left", "inner"])
+def test_a_key_of_right_rows_without_partners_has_to_fit_its_field(how: str, windows: bool) -> None:
+    def joining(field: str) -> JOIN:
+        def join(left: KeyedStream, right: KeyedStream) -> Any:
+            narrow = left.stream.transform(lambda f: f, type="ad int, ts timestamp").key_by("ad")
+            wide = right.stream.transform(lambda f: f, type="ad long, page string, ts timestamp").key_by("ad")
+            output = f"ad {field}, page string"
+            if windows:
+                return narrow.window(sf.tumbling("1 minute")).join("paid", wide, output, how=how)
+            return narrow.join("paid", wide, output, within=WITHIN, how=how)
+
+        return join
+
+    if how in ("right", "full"):
+        with refused(
+            sf.UsageError, "join 'paid'", "Row.ad, which is int", "'ad' as bigint", "make the field bigint"
+        ):
+            made(joining("int"))
+    else:
+        made(joining("int"))
+    made(joining("long"))
+
+
 def answers(keys: list[Any]) -> list[Any]:
     return [None for _ in keys]
 

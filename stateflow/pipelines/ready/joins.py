@@ -472,6 +472,15 @@ def _source(
         raise UsageError(
             f"join {uid!r} puts {column.type} into {where}, which is {field.type}: change the type of the field"
         )
+    if filled.of == KEY and how in ("right", "full") and filled.column in left.columns:
+        # Of a right row without a partner, the key is the right row's.
+        theirs = right.known().field(right.columns[left.columns.index(filled.column)])
+        assert theirs is not None
+        if not fits(theirs.type, field.type):
+            raise UsageError(
+                f"join {uid!r} puts {theirs.type} into {where}, which is {field.type}: the right rows have their key {theirs.name!r} as {theirs.type}, "
+                f"so make the field {theirs.type}"
+            )
     return filled
 
 
