@@ -86,8 +86,7 @@ _OF_VALUES = (OPTION_AGGREGATE, "kind of values in ")
 def _check_forms(node: KeyedNode, declared: ReadyOperator, before: OperatorState) -> None:
     """Refuses a column of rows in state whose values would be read as others. Records of before this was noted do not tell."""
     for column, now in declared.forms.items():
-        field = declared.rows.field(column)
-        names = (column, *(field.aliases if field is not None else ()))
+        names = (column, *declared.renamed.get(column, ()))
         was = next((form for name in names if (form := _noted(before, _values_of(name), ""))), now)
         if was != now:
             raise IncompatibleError(

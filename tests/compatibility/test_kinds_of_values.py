@@ -5,7 +5,7 @@ The state's own types do not change with it, so operators would read other value
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import make_dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import pytest
 
 import stateflow as sf
-from tests.compatibility.test_ready_options import Declare, Streams, problem
+from tests.compatibility.test_ready_options import Count, Declare, Streams, problem
 
 Make = Callable[[str], Declare]
 
@@ -38,6 +38,11 @@ def running(make: Callable[[], Any], output: str = "sku string, a {}", **key: An
     return on(lambda rows, kind: rows.key_by("sku", **key).aggregate("op", output.format(kind), a=make()))
 
 
+class Unread(sf.WindowProcess[str, Any, Count]):
+    def process(self, key: str, window: Any, rows: list[Any], ctx: Any) -> Iterable[Count]:
+        return ()
+
+
 KEEPING: dict[str, Make] = {
     "min": running(lambda: sf.min("v")),
     "max": running(lambda: sf.max("v")),
@@ -54,6 +59,15 @@ KEEPING: dict[str, Make] = {
     "top by it": on(lambda rows, kind: rows.key_by("sku").top("op", 3, by="-v")),
     "latest": on(lambda rows, kind: rows.key_by("sku").latest("op")),
 }  # fmt: skip
+WHOLE_ROWS: dict[str, Make] = {
+    "window code": on(lambda rows, kind: rows.key_by("sku").window(sf.tumbling("1 hour")).process("op", Unread)),
+    "window code of a count": on(lambda rows, kind: rows.key_by("sku").window(sf.count_window(3)).process("op", Unread)),
+    "join": on(lambda rows, kind: rows.key_by("sku").join("op", rows.key_by("sku"), f"left_v {kind}", within=("-1 hour", "1 hour"))),
+    "join by windows": on(lambda rows, kind: rows.key_by("sku").window(sf.tumbling("1 hour")).join("op", rows.key_by("sku"), f"right_v {kind}")),
+    "as-of join": on(lambda rows, kind: rows.key_by("sku").join_asof("op", rows.key_by("sku"), f"right_v {kind}")),
+    "latest join": on(lambda rows, kind: rows.key_by("sku").join_latest("op", rows.key_by("sku"), f"right_v {kind}")),
+}  # fmt: skip
+"""Their values lie side by side, each with its point."""
 SUMS: dict[str, Make] = {
     "sum": running(lambda: sf.sum("v"), "sku string, a decimal(38,6)"),
     "mean": running(lambda: sf.mean("v"), "sku string, a decimal(38,10)"),
@@ -76,7 +90,7 @@ def test_other_digits_behind_the_point_are_refused(make: Make) -> None:
     assert problem(make("decimal(20,2)"), make("decimal(22,4)"), files=False) == ""
 
 
-@pytest.mark.parametrize("make", KEEPING.values(), ids=KEEPING)
+@pytest.mark.parametrize("make", [*KEEPING.values(), *WHOLE_ROWS.values()], ids=[*KEEPING, *WHOLE_ROWS])
 def test_a_date_is_no_number(make: Make) -> None:
     for was, now in (("date", "int"), ("int", "date"), ("decimal(9,2)", "binary")):
         assert problem(make(was), make(now)), (was, now)
@@ -94,12 +108,12 @@ def test_of_values_side_by_side_no_type_changes(name: str) -> None:
         assert problem(KEEPING[name](was), KEEPING[name](now)), (was, now)
 
 
-@pytest.mark.parametrize("make", APART.values(), ids=APART)
+@pytest.mark.parametrize("make", [*APART.values(), *WHOLE_ROWS.values()], ids=[*APART, *WHOLE_ROWS])
 def test_what_keeps_no_such_value_goes_on(make: Make) -> None:
     assert problem(make("decimal(20,2)"), make("decimal(22,4)")) == ""
 
 
-@pytest.mark.parametrize("make", KEEPING.values(), ids=KEEPING)
+@pytest.mark.parametrize("make", [*KEEPING.values(), *WHOLE_ROWS.values()], ids=[*KEEPING, *WHOLE_ROWS])
 @pytest.mark.parametrize("kind", ["decimal(20,2)", "date", "int"])
 def test_a_record_of_before_these_were_noted_goes_on(make: Make, kind: str) -> None:
     assert problem(make(kind), make(kind), forgotten="kind of values in ") == ""

@@ -31,6 +31,7 @@ from stateflow.pipelines.ready.operators import (
     ReadyOperator,
     refuse_bounds,
 )
+from stateflow.pipelines.ready.stored_forms import row_form
 from stateflow.pipelines.ready.windows import LENIENT, Counted, Session, Window, not_negative, signed
 from stateflow.pipelines.rows.row_type import Field, RowType, row_type
 from stateflow.state.columns.layout import ColumnLayout
@@ -111,6 +112,16 @@ class JoinOperator(ReadyOperator):
         sides = {LEFT: self.left, RIGHT: self.right}
         return {
             f"{name}.{field.name}": tuple(f"{name}.{alias}" for alias in field.aliases)
+            for name, side in sides.items()
+            for field in side.kept
+        }
+
+    @property
+    def forms(self) -> Mapping[str, str]:
+        return {
+            f"{name}.{field.name}": row_form(field.type)
+            for state, sides in self.sides_of.items()
+            if state in self.states
             for name, side in sides.items()
             for field in side.kept
         }

@@ -119,12 +119,12 @@ class ReadyOperator(ColumnarOperator):
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, ...]]:
-        """Earlier names of the columns of such rows."""
-        return {}
+        """Earlier names of the columns of rows that it keeps."""
+        return {field.name: field.aliases for field in self.rows.fields}
 
     @property
     def forms(self) -> Mapping[str, str]:
-        """By column of rows that wait in columns of state, what its values mean there, where the state's type does not say it."""
+        """By column of rows that it keeps, what its values mean there, where the recorded type does not say it."""
         if not self.keeps_rows:
             return {}
         kept = {name for layout in self.states.values() for name in layout.columns}

@@ -24,6 +24,16 @@ def is_ambiguous(type_: str) -> bool:
     return bool(form_of(type_)) or type_ in (*INTEGERS, "binary")
 
 
+def row_form(type_: str) -> str:
+    """The same for whole rows side by side in bytes, where a decimal keeps its point."""
+    family = type_.partition("(")[0].partition("<")[0]
+    return f"{family} values" if family in _UNSAID else PLAIN
+
+
+_UNSAID = ("array", "date", "decimal", "map", "struct", "timestamp_ltz", "timestamp_ntz")
+"""Types of columns that a record calls int, bytes or str, as it calls others."""
+
+
 def packed_form(type_: str) -> str:
     """The same for values that lie side by side in bytes, of which the state's column says nothing."""
     if type_ in INTEGERS:

@@ -21,6 +21,7 @@ from stateflow.pipelines.ready.operators import (
     stored_name,
     window_states,
 )
+from stateflow.pipelines.ready.stored_forms import row_form
 from stateflow.pipelines.ready.windows import LENIENT, Counted, Window
 from stateflow.pipelines.rows.row_type import Field, RowType, row_type
 from stateflow.state.columns.layout import ColumnLayout
@@ -79,6 +80,10 @@ class WindowCode(Diverting):
             for name, layout in self.states.items()
             if ENCODED in layout.columns or stored_name(ENCODED) in layout.columns
         }
+
+    @property
+    def forms(self) -> Mapping[str, str]:
+        return {field.name: row_form(field.type) for field in self.kept}
 
     @property
     def renamed(self) -> Mapping[str, tuple[str, ...]]:

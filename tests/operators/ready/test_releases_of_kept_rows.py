@@ -95,6 +95,33 @@ def read_again(harness: ColumnarHarness) -> None:
     harness.advance(at(3000))
 
 
+class Amounts(sf.WindowProcess[str, Any, Any]):
+    def process(self, key: str, window: Any, rows: list[Any], ctx: Any) -> Any:
+        return [(key, repr([row.amount for row in rows]))]
+
+
+def amounts(rows: type, after: ColumnarHarness | None = None) -> ColumnarHarness:
+    @sf.pipeline("amounts")
+    def declared(flow: sf.Flow) -> None:
+        source = flow.source("sales", sf.delta("/sales"), rows, event_time="ts", watermark="1 minute")
+        windows = source.key_by("shop", order_by="amount").window(sf.tumbling("1 day"))
+        windows.process("op", Amounts, output="shop string, amounts string").collect("out", sf.memory("out"))
+
+    return ColumnarHarness.of(declared.build(), "op", after=after)
+
+
+def test_code_per_window_gets_a_float_where_an_int_was_kept() -> None:
+    before = amounts(Whole)
+    before.rows(Whole("a", 5, at(1)))
+    after = amounts(Sale, before)
+    after.rows(Sale("a", 2.5, at(2)))
+    assert after.advance(at(3000)) == [{"shop": "a", "amounts": "[2.5, 5.0]"}]
+    before.rows(Whole("a", 2**53 + 1, at(1)))
+    large = amounts(Sale, before)
+    with refused(sf.StateTypeError, "operator 'op'", "'amount'", "9007199254740993", "another uid"):
+        large.advance(at(3000))
+
+
 @pytest.mark.parametrize("operator", ["largest", "last"])
 def test_a_kept_int_that_no_float_is_equal_to_is_refused_with_its_key(operator: str) -> None:
     def of(rows: type, kind: str, before: ColumnarHarness | None = None) -> ColumnarHarness:

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import IncompatibleError, UsageError, UserCodeError, placed
+from stateflow.errors import IncompatibleError, StateTypeError, UsageError, UserCodeError, placed
+from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.operators.arrow_types import arrow_schema_of, arrow_type
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.output import RowWriter, returned
@@ -26,6 +27,7 @@ from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOper
 from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
 from stateflow.pipelines.ready.window_process import ENCODED, WindowBounds, WindowCode
 from stateflow.pipelines.rows.row_type import Field
+from stateflow.state.values.evolution.decision import exact_float
 from stateflow.state.values.evolution.evolved_columns import earlier_names
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
@@ -37,7 +39,14 @@ _PYTHON = {
     "timestamp_ltz": datetime,
     "timestamp_ntz": datetime,
     "binary": bytes,
+    **dict.fromkeys(INTEGERS, int),
 }
+
+
+_BEFORE = (
+    "restore a checkpoint of before the column was a float, or give the operator another uid, under which it "
+    "begins anew"
+)
 
 
 class CodePerWindow(ColumnarOperator):
@@ -57,6 +66,7 @@ class CodePerWindow(ColumnarOperator):
         self._kept = declared.kept
         self._renamed = declared.renamed
         self._names = tuple(field.name for field in self._kept)
+        self._floats = [place for place, field in enumerate(self._kept) if field.type in FLOATS]
         self._waits_alone = "waiting" in inner.states
         self._schema = arrow_schema_of(declared.rows)
         self._writer = RowWriter(declared.output, arrow_schema_of(declared.output), declared.where)
@@ -166,6 +176,9 @@ class CodePerWindow(ColumnarOperator):
     def _read(self, blobs: Sequence[bytes]) -> Iterator[list[Any]]:
         runs, counts = runs_of_rows(blobs, self._names)
         values = [row for names, rows in runs for row in self._decoded(rows, names)]
+        for place in self._floats:
+            if int in {type(row[place]) for row in values}:
+                values = [self._with_float(row, place) for row in values]
         encoded = [row for _, rows in runs for row in rows]
         order = self._ordered(values, encoded, np.repeat(np.arange(len(blobs)), counts))
         columns = list(zip(*(values[place] for place in order), strict=True))[: len(self._fields)]
@@ -174,6 +187,18 @@ class CodePerWindow(ColumnarOperator):
         made = list(map(self._make, *columns))
         for end, count in zip(accumulate(counts), counts, strict=True):
             yield made[end - count : end]
+
+    def _with_float(self, row: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+        """A row of before its column became a float."""
+        value = row[place]
+        if type(value) is not int:
+            return row
+        try:
+            return (*row[:place], exact_float(value, _BEFORE), *row[place + 1 :])
+        except StateTypeError as error:
+            raise StateTypeError(
+                f"{self._declared.where}, column {self._names[place]!r} of the rows of open windows: {error}"
+            ) from None
 
     def _ordered(
         self, values: Sequence[tuple[Any, ...]], encoded: Sequence[bytes], windows: Any
