@@ -193,9 +193,15 @@ def replaced(node: KeyedNode, before: OperatorState, given: Collection[str] = ()
         return ""
     if isinstance(node.columnar, ReadyOperator):
         # Code names neither state, so it can take over none of them, nor let it go.
+        step = "put its options back"
+        if count := next((count for name in new if (count := exact_count(node, name))), ""):
+            step = (
+                f"{count!r} counts exactly, which takes other state in windows that overlap, so say approximate=True for it, count it in a second "
+                "operator beside this one"
+            )
         return (
-            f"operator {node.uid!r} has state {_names(gone)} in the checkpoint, and is to have {_names(new)} now, which would begin empty: put its "
-            f"options back, or {BEGIN_ANEW}"
+            f"operator {node.uid!r} has state {_names(gone)} in the checkpoint, and is to have {_names(new)} now, which would begin empty: {step}, "
+            f"or {BEGIN_ANEW}"
         )
     if kept := next((name for name in gone if name in new), ""):
         return (

@@ -507,6 +507,23 @@ def test_an_exact_count_of_other_values_begins_anew_under_another_name() -> None
         assert problem(counted, total(OtherSkus, n=sf.count(), others=other), allowed=False) == ""
 
 
+@pytest.mark.parametrize(
+    "window", [sf.hopping("1 hour", every="10 minutes"), sf.cumulative("1 hour", every="10 minutes")]
+)
+def test_an_exact_count_is_not_added_to_windows_that_overlap_and_an_approximate_one_is(window: Any) -> None:
+    def counting(**aggregates: Any) -> Declare:
+        output = "user long, window_start timestamp" + "".join(f", {name} long" for name in aggregates)
+        return lambda s: s.keyed().window(window).aggregate("op", output, **aggregates)
+
+    n, exact, about = sf.count(), sf.count_distinct("sku"), sf.count_distinct("sku", approximate=True)
+    said = problem(counting(n=n), counting(n=n, skus=exact), allowed=False)
+    assert lacking(said, ("'op'", "'skus'", "approximate=True", "second operator", "another uid")) == []
+    assert problem(counting(n=n), counting(n=n, skus=about), allowed=False) == ""
+    assert "another uid" in problem(counting(n=n, skus=exact), counting(n=n), allowed=False)
+    two = counting(n=n, skus=exact, shops=sf.count_distinct("shop"))
+    assert problem(counting(n=n, skus=exact), two, allowed=False) == ""
+
+
 NEW_OVER_OLD: list[tuple[str, Any, str, Any]] = [
     ("n double", sf.mean("amount"), "n_sum double", sf.sum("price")),
     ("n double", sf.mean("amount"), "n_n long", sf.count()),
