@@ -10,7 +10,7 @@ from typing import Any
 
 from stateflow.checkpoint.draft import Draft
 from stateflow.distribution import installed_version
-from stateflow.format.records import Prepared, SourceState
+from stateflow.format.records import Prepared, Record, SourceState
 from stateflow.pipelines.parameters import as_texts
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.inputs.observations import Observation
@@ -37,6 +37,11 @@ def _versions() -> dict[str, str]:
         "stateflow": installed_version(),
         **{p: version(p) for p in ("pyspark", "rocksdict")},
     }
+
+
+def job_time(clock: int, parent: Record | None) -> int:
+    """The time of a record that continues `parent`, when the clock says `clock`. It never goes back."""
+    return max(clock, parent.now if parent else 0)
 
 
 def record_of(

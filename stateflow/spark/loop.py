@@ -30,7 +30,7 @@ from stateflow.errors import (
 )
 from stateflow.format.records import Prepared, Record, SourceState
 from stateflow.operators.context import Moment
-from stateflow.spark.batch_record import MadeBy, held_by, record_of, rows_of
+from stateflow.spark.batch_record import MadeBy, held_by, job_time, record_of, rows_of
 from stateflow.spark.batch_warnings import BatchWarnings, clock_behind
 from stateflow.spark.batches.batch import Batch
 from stateflow.spark.batches.batch_attempt import BatchAttempt, BatchSettings
@@ -365,11 +365,12 @@ class BatchLoop:
         return Batch(attempt, frames)
 
     def _now(self, parent: Record | None) -> int:
-        """The time of the next batch, which never goes back."""
-        now, before = self.clock(), parent.now if parent else 0
-        if sentence := clock_behind(now, before, self.settings.job):
+        """The time of the next batch."""
+        clock = self.clock()
+        now = job_time(clock, parent)
+        if sentence := clock_behind(clock, now, self.settings.job):
             self.warnings.add("clock", sentence)
-        return max(now, before)
+        return now
 
     def _record(
         self,

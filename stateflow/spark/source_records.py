@@ -14,7 +14,7 @@ from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.checkpoint.writer import Writer
 from stateflow.format.records import FileRef, SourceState
-from stateflow.spark.batch_record import MadeBy
+from stateflow.spark.batch_record import MadeBy, job_time
 from stateflow.spark.inputs.open_inputs import OpenInputs
 from stateflow.spark.inputs.reread import BEFORE_FIRST_BATCH, is_before_first_batch
 from stateflow.spark.inputs.seeding import capture
@@ -56,9 +56,12 @@ class SourceRecords:
 
     def begin(self, sources: Mapping[str, SourceState]) -> None:
         """Writes a record before the first batch of a source, so that the run resolves the source's beginning only once."""
-        now = self.clock()
+        clock = self.clock()
+        active = job_time(clock, self.writer.parent)
         beginnings = {
-            uid: msgspec.structs.replace(source, active=now, since=self.inputs.since.get(uid, ""), looked=now)
+            uid: msgspec.structs.replace(
+                source, active=active, since=self.inputs.since.get(uid, ""), looked=clock
+            )
             for uid, source in sources.items()
         }
         recorded = recorded_sources(self.writer.parent)
@@ -81,7 +84,7 @@ class SourceRecords:
     def _write(self, sources: dict[str, SourceState], noted: Mapping[str, Any]) -> None:
         # A query may end while the record of its last batch is delivered, and no record is decided before the one below it is complete.
         self.settle()
-        now = self.clock()
+        now = job_time(self.clock(), self.writer.parent)
         if is_before_first_batch(self.writer.parent, self.writer.epoch):
             noted = {**noted, BEFORE_FIRST_BATCH: True}
         record = Draft.continuing(
