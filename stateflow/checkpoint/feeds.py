@@ -3,11 +3,12 @@ state than the next batch continues lacks rows, which that batch writes. Pure.""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from stateflow.checkpoint.statistics import POSITIONS
 from stateflow.format.records import Record, ShownState
 
 Shown = tuple[ShownState, ...]
@@ -54,16 +55,28 @@ def shown_by_rewound(sinks: Iterable[str], origin: Record, shown: Shown, slot: i
 
 
 def _of_the_same_state(shown: ShownState, record: Record) -> ShownState:
-    """An edit takes the state of a record over: a table that shows that one shows the edit's, too."""
-    edits = record.kind not in ("checkpoint", "fence")
-    if edits and record.based_on and shown.slot == record.based_on:
+    """An edit takes the state of a record over, and so does a checkpoint that only puts sources somewhere: a table that shows that
+    one shows this one's, too."""
+    takes_over = record.kind not in ("checkpoint", "fence") or POSITIONS in record.statistics
+    if takes_over and record.based_on and shown.slot == record.based_on:
         return msgspec.structs.replace(shown, slot=record.slot)
     return shown
 
 
+def slots_of_state(parent: Record, record_at: Callable[[int], Record | None]) -> list[int]:
+    """The slots of the records with the state of `parent`. An outcome of before checkpoints that only put sources somewhere took the
+    state over says that tables show the record below."""
+    slots = [parent.slot]
+    record: Record | None = parent
+    while record is not None and POSITIONS in record.statistics and record.based_on:
+        slots.append(record.based_on)
+        record = record_at(record.based_on)
+    return slots
+
+
 @dataclass(frozen=True)
 class Lag:
-    """What the tables of a feed lack, before a batch that continues `parent`."""
+    """What the tables of a feed lack before a batch."""
 
     late: tuple[str, ...] = ()
     """Readers whose tables show another state: sinks by their uids, operators as `operator_reader` names them."""
@@ -88,14 +101,14 @@ def lag(
     shown: Mapping[str, ShownState | None],
     delivered: Iterable[str],
     abandoned: Mapping[str, tuple[int, ...]],
-    parent: Record,
+    slots: Collection[int],
     *,
     holds: bool,
 ) -> Lag:
     """`shown`: by reader of the feed what its table shows, or what an operator has had. `delivered`: the readers that have had
-    rows of the job. `abandoned`: by sink the slots that may have arrived all the same. `holds`: whether the parent has entries
-    of the state."""
-    late = {uid: each.slot for uid, each in shown.items() if each is not None and each.slot != parent.slot}
+    rows of the job. `abandoned`: by sink the slots that may have arrived all the same. `slots`: those whose state the batch
+    continues. `holds`: whether that has entries of the feed's state."""
+    late = {uid: each.slot for uid, each in shown.items() if each is not None and each.slot not in slots}
     new = [uid for uid, each in shown.items() if each is None and holds]
     why = ""
     # All tables of a feed get the same rows, so that one would get them twice.

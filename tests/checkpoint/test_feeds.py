@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.feeds import Lag, Shown, lag, shown_after, shown_by_copies
+from stateflow.checkpoint.feeds import Lag, Shown, lag, shown_after, shown_by_copies, slots_of_state
+from stateflow.checkpoint.statistics import POSITIONS
 from stateflow.format.records import Prepared, Record, ShownState, StateSchema
 from tests.jobs import log
 from tests.jobs.operators import operator_of
 
+BEGINS = {POSITIONS: ["orders"]}
 OTHERS = "others of its readers are up to date with another slot"
 
 
@@ -46,6 +48,8 @@ def left() -> ShownState:
         ("a batch", "committed", [shows(4, state="sum"), shows(4, state="sum", sink="b"), left()], [shows(4, state="sum", sink="b"), shows(5)]),
         ("a batch", "abandoned", [shows(4, state="sum")], [shows(4, state="sum")]),
         ("a fence", "", [shows(4)], [shows(4)]),
+        ("a beginning", "", [shows(4)], [shows(5)]),
+        ("a beginning", "", [shows(3)], [shows(3)]),
         ("a rescale", "", [shows(4)], [shows(5)]),
         ("a rescale", "", [shows(3)], [shows(3)]),
         ("an erasure", "", [shows(4)], [shows(5, erased=True)]),
@@ -63,6 +67,7 @@ def test_each_record_says_what_the_tables_show(
     found = {
         "a batch": record(5, "checkpoint", "a", based_on=4, feeds=(shows(5),), operators={"sums": SUMS}),
         "a fence": record(5, "fence", based_on=4),
+        "a beginning": record(5, "checkpoint", based_on=4, statistics=BEGINS),
         "a rescale": record(5, "rescale", based_on=4),
         "an erasure": record(5, "erase", based_on=4, feeds=(shows(4, erased=True),)),
         "a restore of the same": record(5, "restore", based_on=4),
@@ -110,11 +115,20 @@ def test_copied_tables_of_a_fork_show_what_they_showed_there() -> None:
 def test_a_feed_lacks_what_its_tables_do_not_show(
     shown: dict[str, ShownState | None], delivered: list[str], holds: bool, expected: Lag
 ) -> None:
-    assert lag(shown, delivered, {"b": (4,)}, record(5, "checkpoint"), holds=holds) == expected
+    assert lag(shown, delivered, {"b": (4,)}, [5], holds=holds) == expected
 
 
 def test_what_was_given_up_may_have_arrived_and_is_not_written_again() -> None:
     why = "the output of slot 4 was given up, and may have arrived all the same"
     shown = {"a": shows(3)}
-    assert lag(shown, ["a"], {"a": (4,)}, record(5, "checkpoint"), holds=True) == Lag(("a",), 3, why=why)
-    assert lag(shown, ["a"], {"a": (2,)}, record(5, "checkpoint"), holds=True) == Lag(("a",), 3)
+    assert lag(shown, ["a"], {"a": (4,)}, [5], holds=True) == Lag(("a",), 3, why=why)
+    assert lag(shown, ["a"], {"a": (2,)}, [5], holds=True) == Lag(("a",), 3)
+
+
+def test_a_record_that_only_puts_sources_somewhere_has_the_state_of_the_one_below() -> None:
+    batch = record(3, "checkpoint", based_on=2)
+    begins, moves = (record(slot, "checkpoint", based_on=slot - 1, statistics=BEGINS) for slot in (4, 5))
+    chain = {each.slot: each for each in (batch, begins, moves)}
+    assert slots_of_state(moves, chain.get) == [5, 4, 3]
+    assert slots_of_state(moves, {5: moves}.get) == [5, 4], "the record is collected"
+    assert slots_of_state(batch, chain.get) == [3]

@@ -164,7 +164,7 @@ def fed(writer: Writer, offset: int) -> Prepared:
     parent = writer.parent
     if parent is None:
         return found
-    lacks = lag({FEED: shown}, writer.last_commits, writer.late, parent, holds=True)
+    lacks = lag({FEED: shown}, writer.last_commits, writer.late, [parent.slot], holds=True)
     if lacks.why or not lacks.lacks:
         return found  # what was given up may have arrived
     return structs.replace(found, payload={"rows": [-offset - 1, offset]})

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.checkpoint.feeds import Lag, lag, operator_reader
+from stateflow.checkpoint.feeds import Lag, lag, operator_reader, slots_of_state
 from stateflow.compatibility.states import recorded_names
 from stateflow.errors import IncompatibleError
 from stateflow.format.encoding import renumbered, state_range
@@ -223,7 +223,7 @@ def changes_between(
     now = recorded_state(parent, node.uid, feed.schema)
     holds = now is not None and any(True for _ in parent.operators[node.uid].files)
     delivered = {*attempt.last_commits, *parent.sinks, *map(operator_reader, parent.operators)}
-    behind = lag(shown, delivered, attempt.late, parent, holds=holds)
+    behind = lag(shown, delivered, attempt.late, slots_of_state(parent, attempt.record_at), holds=holds)
     base: Record | None = parent
     then: StateSchema | None = None
     gap: Kind | None = None
