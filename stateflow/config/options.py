@@ -174,7 +174,7 @@ class Options:
     min_pause: timedelta = _duration(
         "0",
         "The least time between the end of one checkpoint and the begin of the next; rows that come meanwhile may wait for one batch "
-        "more.",
+        "more. The last batches of a job, which fire its timers, do not wait.",
         "execution.checkpointing.min-pause",
     )
     incremental: bool = _flag(

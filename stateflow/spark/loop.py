@@ -190,6 +190,8 @@ class BatchLoop:
     def drain(self) -> None:
         """Raises the watermark to its end, so that every event-time timer fires; the job is over then."""
         self.sources.draining = True
+        # A stop request may have led here. From now on only a signal sets it, of somebody who waits for no further try.
+        self.stop.clear()
         if self.writer.parent is None or not self.writer.parent.final:
             self.input_free()
         for _ in range(MOST_INPUT_FREE):
@@ -213,12 +215,12 @@ class BatchLoop:
             self._tidying.end()
 
     def _pause(self) -> None:
-        """Waits until `min_pause` has passed since the last checkpoint, unless the run is to stop."""
+        """Waits until `min_pause` has passed since the last checkpoint, unless the run is to stop or drains."""
         if self.options.min_pause:
             self.deliveries.settle()
         if (ended := self.deliveries.ended) is not None:
             left = ended + self.options.min_pause.total_seconds() - time.perf_counter()
-            if left > 0:
+            if left > 0 and not self.sources.draining:
                 self.stop.wait(left)
 
     def _run_with_retries(

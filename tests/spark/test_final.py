@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.control import INPUT_DRAINED, INTERRUPTED, JOB_DRAINED
-from stateflow.checkpoint.writer import CommitPermit
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.config.options import load
-from stateflow.errors import IncompatibleError, StateflowError
+from stateflow.errors import IncompatibleError, StateflowError, UnavailableError
 from stateflow.format.records import Owner
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark import carry_out
@@ -124,6 +125,35 @@ def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_
     assert sorted((row["user"], row["text"]) for row in told.rows) == [(1, "gone"), (2, "gone")]
     with pytest.raises(IncompatibleError, match="was drained"):
         bench.run(users, drain=True)
+
+
+@pytest.mark.slow
+def test_a_drain_that_a_stop_asks_for_tries_a_failed_batch_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_value([pipelines, sys.modules[__name__]])
+    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
+    decide, failed = Writer.decide, list[bool]()
+
+    def decides(writer: Writer, draft: Draft) -> CommitPermit:
+        if not draft.final and draft.sinks:
+            bench.job("users").stop(drain=True)
+        if draft.final and not failed:
+            failed.append(True)
+            raise UnavailableError("the store is away")
+        return decide(writer, draft)
+
+    monkeypatch.setattr(Writer, "decide", decides)
+    endless = {"trigger": "until-stopped", "heartbeat_interval": "100 ms"}
+    bench.run(
+        watching(bench, "silence", Silence, told),
+        **endless,
+        tolerable_failed_batches=1,
+        failure_backoff="1 ms",
+        min_pause="10 minutes",
+    )
+    assert (failed, [row["text"] for row in told.rows]) == ([True], ["gone"])
 
 
 class Chain(sf.KeyedProcess[int, Visit, Told]):
