@@ -42,6 +42,8 @@ class StreamRows:
     """By the matter."""
     _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
+    _broadcast: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)
+    """By operator, which may be planned more than once. Whoever collects rows again counts them again."""
 
     def put(self, operator: KeyedNode, output: str, frame: DataFrame) -> None:
         """What an operator puts out. The streams behind it have rows from then on."""
@@ -83,7 +85,11 @@ class StreamRows:
 
     def broadcast(self, node: KeyedNode) -> dict[str, tuple[Any, ...]]:
         """The rows of the operator's broadcast streams."""
-        return {name: self._collected(node, stream) for name, stream in node.broadcast.items()}
+        if node.uid not in self._broadcast:
+            self._broadcast[node.uid] = {
+                name: self._collected(node, stream) for name, stream in node.broadcast.items()
+            }
+        return self._broadcast[node.uid]
 
     def _collected(self, node: KeyedNode, stream: NodeRows) -> tuple[Any, ...]:
         frame = self.without_flags(stream)
