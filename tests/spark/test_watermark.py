@@ -10,7 +10,7 @@ from typing import Any
 import stateflow as sf
 from stateflow.format.records import SourceState
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.inputs.observations import Observation
+from stateflow.spark.inputs.observations import Observation, event_time_in_sql
 from stateflow.spark.inputs.silence import found_nothing
 from stateflow.spark.inputs.watermark import advanced, holder_of, watermark_of
 
@@ -119,3 +119,7 @@ def test_the_source_that_holds_it_is_named_while_others_are_ahead() -> None:
     assert holder(a, seen(None, 901 * SECOND), 902 * SECOND) is None, "it has just begun"
     assert holder_of(TWO, {}, IDLE) is None
     assert holder_of(flow_of("a"), known({"a": a}, 901 * SECOND), IDLE) is None
+
+
+def test_the_column_of_event_times_may_have_a_backtick_in_its_name() -> None:
+    assert event_time_in_sql("t`s") == "unix_micros(cast(`t``s` as timestamp))"

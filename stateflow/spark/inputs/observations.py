@@ -35,9 +35,9 @@ _LAST_MOMENT = 253_402_300_799_999_999
 """The end of the year 9999, in microseconds since 1970. Python has no later one."""
 
 
-def event_time_in_sql(node: SourceNode) -> str:
-    """The event time of a row of a source that has one, in microseconds since 1970."""
-    return f"unix_micros(cast(`{node.event_time}` as timestamp))"
+def event_time_in_sql(column: str) -> str:
+    """The event time of a row, which is in this column, in microseconds since 1970."""
+    return f"unix_micros(cast({quoted(column)} as timestamp))"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ObservedSource:
         """The source's rows, observed."""
         node, measures = self.node, [F.count(F.lit(1)).alias("rows")]
         if node.event_time is not None:
-            micros = event_time_in_sql(node)
+            micros = event_time_in_sql(node.event_time)
             measures.append(F.max(F.expr(micros)).alias("event_time"))
             if node.per_partition:
                 measures.append(highest_by_key(PARTITION, micros).alias(_PARTITIONS))

@@ -316,7 +316,7 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
         return frame
     if watermark is None:
         return frame.withColumn(LATE, F.lit(False))
-    at = F.expr(event_time_in_sql(node))
+    at = F.expr(event_time_in_sql(node.event_time))
     # Without a time a row is not late.
     return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
 
