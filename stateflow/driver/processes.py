@@ -174,19 +174,24 @@ class DriverFolder:
 
     def _sweep(self, now: float) -> None:
         for command in self._of_job.glob("*/*/command.json"):
-            folder = command.parent
-            ended = supervisor.read(folder / "exit")
-            # Containers may share the folder. Of processes in another one nothing is seen here.
-            elsewhere = (supervisor.read(command) or {}).get("host") not in (None, socket.gethostname())
-            if ended is None and not elsewhere:
-                lives = any(_alive(supervisor.read(folder / who)) for who in (supervisor.ITSELF, "driver"))
-                if lives or now - command.stat().st_mtime < STARTING:  # its supervisor may be about to begin
-                    continue
-                # The host was switched off or the supervisor killed, so nobody saw the driver end.
-                shutil.rmtree(folder / supervisor.TEMPORARY, ignore_errors=True)
-            at = float(ended["at"]) if ended else _last_sign(folder)
-            if now - at > LOG_DAYS * 86_400:
-                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another start sweeps at the same time
+                _sweep_driver(command, now)
+
+
+def _sweep_driver(command: Path, now: float) -> None:
+    folder = command.parent
+    ended = supervisor.read(folder / "exit")
+    # Containers may share the folder. Of processes in another one nothing is seen here.
+    elsewhere = (supervisor.read(command) or {}).get("host") not in (None, socket.gethostname())
+    if ended is None and not elsewhere:
+        lives = any(_alive(supervisor.read(folder / who)) for who in (supervisor.ITSELF, "driver"))
+        if lives or now - command.stat().st_mtime < STARTING:  # its supervisor may be about to begin
+            return
+        # The host was switched off or the supervisor killed, so nobody saw the driver end.
+        shutil.rmtree(folder / supervisor.TEMPORARY, ignore_errors=True)
+    at = float(ended["at"]) if ended else _last_sign(folder)
+    if now - at > LOG_DAYS * 86_400:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _last_sign(folder: Path) -> float:

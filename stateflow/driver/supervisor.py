@@ -29,8 +29,8 @@ for it."""
 
 
 def write(path: Path, body: dict[str, Any]) -> None:
-    """Writes the whole file or none of it."""
-    part = path.with_suffix(".part")
+    """Writes the whole file or none of it, also where others write it at the same time."""
+    part = path.with_suffix(f".{os.urandom(4).hex()}.part")
     part.write_text(json.dumps(body), encoding="utf-8")
     part.rename(path)
 

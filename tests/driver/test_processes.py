@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,6 +205,39 @@ def test_logs_of_drivers_that_ended_long_ago_go(drivers: DriverFolder, tmp_path:
     new = drivers.start(python("pass"), {}, tmp_path)
     assert not old.folder.exists()
     until(lambda: new.look().exit_code is not None)
+
+
+def test_a_driver_starts_while_another_start_sweeps_the_same_folders(
+    drivers: DriverFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = drivers.start(python("pass"), {}, tmp_path)
+    until(lambda: old.look().exit_code is not None)
+    read = supervisor.read
+
+    def swept(path: Path) -> dict[str, Any] | None:
+        shutil.rmtree(old.folder, ignore_errors=True)
+        return read(path)
+
+    with monkeypatch.context() as other:
+        other.setattr(supervisor, "read", swept)
+        new = drivers.start(python("pass"), {}, tmp_path)
+    until(lambda: new.look().exit_code is not None)
+
+
+def test_two_who_stop_a_driver_at_once_are_both_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, rename = DriverProcess(tmp_path), Path.rename
+
+    def behind_another(part: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        driver.stop(2.0)
+        return rename(part, target)
+
+    monkeypatch.setattr(Path, "rename", behind_another)
+    driver.stop(1.0)
+    assert [each.name for each in tmp_path.iterdir()] == ["stop"]
+    assert supervisor.read(tmp_path / "stop") == {"grace": 1.0}
 
 
 @pytest.mark.parametrize("job", ["../../home", "/etc", "..", ""])
