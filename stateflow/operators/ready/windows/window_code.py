@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import IncompatibleError, StateTypeError, UsageError, UserCodeError, placed
-from stateflow.format.scalars import FLOATS, INTEGERS
 from stateflow.operators.arrow_types import arrow_schema_of, arrow_type
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.output import RowWriter, returned
@@ -24,6 +23,7 @@ from stateflow.operators.ready.grouping.dead_letters import dead_letter, put_out
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.operators.ready.grouping.ordered_values import in_order, ranks
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready.aggregates import kept_as
 from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
 from stateflow.pipelines.ready.window_process import ENCODED, WindowBounds, WindowCode
 from stateflow.pipelines.rows.row_type import Field
@@ -39,7 +39,6 @@ _PYTHON = {
     "timestamp_ltz": datetime,
     "timestamp_ntz": datetime,
     "binary": bytes,
-    **dict.fromkeys(INTEGERS, int),
 }
 
 
@@ -66,7 +65,7 @@ class CodePerWindow(ColumnarOperator):
         self._kept = declared.kept
         self._renamed = declared.renamed
         self._names = tuple(field.name for field in self._kept)
-        self._floats = [place for place, field in enumerate(self._kept) if field.type in FLOATS]
+        self._floats = [place for place, field in enumerate(self._kept) if kept_as(field.type) is float]
         self._waits_alone = "waiting" in inner.states
         self._schema = arrow_schema_of(declared.rows)
         self._writer = RowWriter(declared.output, arrow_schema_of(declared.output), declared.where)
@@ -234,7 +233,9 @@ def _kind(field: Field) -> Any:
     """The type that MessagePack is decoded to, with dates and decimals as text."""
     if field.type.startswith("decimal"):
         return Decimal | None
-    return _PYTHON[field.type] | None if field.type in _PYTHON else Any
+    if field.type in _PYTHON:
+        return _PYTHON[field.type] | None
+    return int | None if kept_as(field.type) is int else Any
 
 
 def _converter(field: Field) -> Callable[[Any], Any] | None:
