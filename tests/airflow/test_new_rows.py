@@ -62,6 +62,7 @@ class Kept:
         return self.values.get(key)
 
     async def aset(self, key: str, value: Any) -> None:
+        assert len(key) <= 512, "a name that Airflow's table does not hold"
         self.values[key] = json.loads(json.dumps(value))
 
 
@@ -118,7 +119,7 @@ def test_jobs_of_the_same_name_in_two_roots_are_called_for_each_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept = Kept()
-    for where in ({}, {"stateflow_conn_id": "lake"}, {"checkpoint_dir": "/lake"}):
+    for where in ({}, {"stateflow_conn_id": "lake"}, {"checkpoint_dir": "/lake" * 200}):
         for called in (1, 0):
             assert len(watched([ROWS], monkeypatch, kept, **where)[0]) == called
 

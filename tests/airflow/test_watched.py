@@ -204,7 +204,7 @@ def remembered(server: AirflowServer) -> list[Any]:
     """What Airflow keeps of the table's last call."""
     with closing(sqlite3.connect(f"file:{server.home / 'airflow.db'}?mode=ro", uri=True)) as database:
         return database.execute(
-            "select value from asset_state_store where key = 'stateflow/orders/'"
+            "select value from asset_state_store join asset on asset.id = asset_id where asset.name = 'new-for-orders' and key like 'stateflow/%'"
         ).fetchall()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -140,10 +142,10 @@ class NewRowsTrigger(BaseEventTrigger):
 
     @property
     def _memory(self) -> str:
-        """The name under which the asset keeps the last call."""
+        """The name under which the asset keeps the last call. Airflow takes no more than 512 characters."""
         of = self.fields
-        root = f"{of['stateflow_conn_id']}/{of['checkpoint_dir']}"
-        return f"stateflow/{root}/{of['job']}/{','.join(of['sources'])}"
+        watched = json.dumps([of["stateflow_conn_id"], of["checkpoint_dir"], of["job"], list(of["sources"])])
+        return f"stateflow/{hashlib.sha256(watched.encode()).hexdigest()}"
 
     async def _remembered(self) -> Called | None:
         if self.asset_state_store is None:
