@@ -79,7 +79,7 @@ BROKERS = Brokers()
 class FakeCluster:
     """What `Cluster` is to a sink."""
 
-    what = "Kafka topic out"
+    what = what_by_slots = "Kafka topic out"
 
     def __init__(self, topic: Any) -> None:
         assert topic.topic == "out"
@@ -95,6 +95,9 @@ class FakeCluster:
 
     def topic_slot(self, name: str) -> str | None:
         return BROKERS.call(lambda: BROKERS.topic.get(name))
+
+    def make_slots(self) -> None:
+        BROKERS.call(lambda: None)
 
     @contextmanager
     def transaction(self, name: str, rows: int, attempt: int) -> Iterator[FakeTransaction]:

@@ -108,11 +108,11 @@ RELEASES: tuple[tuple[type[Any], int, int | None], ...] = (
     ),
     (
         release(lambda n: Amount(float(n)), lambda held: int(held.value),
-                **_states(Amount, "5 s", from_now(2), "sum", migrate=[whole, amount])), 5, 2,
+                **_states(Amount, "5 s", None, "sum", migrate=[whole, amount])), 5, None,
     ),
 )  # fmt: skip
 """Each with the ttl of its states in seconds, and that of `late`. It has none at first, and the third release takes it away:
-then its index goes, and the fourth has to find what the second has given a time that is still to come."""
+what the second has given a time lives on, also in the fourth."""
 
 
 def touched(number: int) -> tuple[int, ...]:
