@@ -10,10 +10,10 @@ from stateflow.errors import UsageError
 
 SLOT_DIGITS = 8
 LAST_EPOCH = 99_999_999
-# A number of more than 15 digits is nobody's slot: JSON, JavaScript and int64 would each make something else of it.
 EPOCHS = "epochs/"
 """Folder of a job's claims, in the folder of the job."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+# A number of more than 15 digits is nobody's slot: JSON, JavaScript and int64 would each make something else of it.
 _SLOT = re.compile(r"(?:.*/)?chk-(\d{8,15})/([^/]+)\Z")
 _EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,15})\Z")
 _SEGMENT = re.compile(r"(?:.*/)?statistics/c(\d{8,15})-(\d{1,9})-([0-9a-f]{16})\.jsonl\Z")

@@ -20,6 +20,8 @@ _LISTS = (*_LARGE, pa.types.is_list, pa.types.is_fixed_size_list, pa.types.is_li
 def cast_by_digits(values: Any, kind: Any) -> Any:
     """As `values.cast`, also inside of nested values. Floats that no decimal of the type is equal to are left to Arrow, which rounds them, or
     refuses one that is too large."""
+    if values.type == kind:
+        return values
     texts = with_scalars(values.type, kind, lambda own, other: _TEXT if _is_mixed(own, other) else own)
     try:
         return values.cast(texts).cast(kind)
