@@ -147,10 +147,8 @@ def committed(request: CommitRequest, change: Change, since: str = "") -> Commit
 
     `since` says what was decided, if it is not the rows of the record.
     """
-    prepared, at = (
-        request.prepared,
-        replace(request.at, unmarked=bool(request.prepared.payload.get(UNMARKED))),
-    )
+    prepared = request.prepared
+    at = replace(request.at, unmarked=bool(prepared.payload.get(UNMARKED)))
     request = replace(request, at=at)
     target, exactly_once = f"Delta table {prepared.target}", prepared.payload.get("exactly_once", True)
     since = since or f"the rows of record {at.slot} were prepared for it"

@@ -58,9 +58,9 @@ class SinkSlot:
         """What to do for the record, with a target that has `slot` and the `mark` of the record that it came by; None for none.
 
         The log says that the job committed `prev` last, or perhaps one of `late`. Any other slot means that the target lost or gained
-        commits without the log; where `prev` left none there, an older one and none are right, too. One above this means so, too: the log decides no slot before the one below it is carried out. Only a
-        run that was fenced meets that otherwise. A way back begins at any slot behind its own end: somebody may have put back a copy of the
-        target. `mark_may_lack`: the target can have the slot without its mark, or with that of an earlier one.
+        commits without the log; where `prev` left none there, an older one and none are right, too. One above this means so, too: the log
+        decides no slot before the one below it is carried out. Only a run that was fenced meets that otherwise. A way back begins at any slot
+        behind its own end: somebody may have put back a copy of the target. `mark_may_lack`: the target can have the slot without its mark, or with that of an earlier one.
         """
         if slot == self.slot:
             lacks = mark_may_lack and (mark is None or mark >> 31 != self.slot)
