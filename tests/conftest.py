@@ -21,6 +21,7 @@ from hypothesis import settings
 
 from stateflow import logs
 from stateflow.storage.roots import FOR_TESTS
+from tests import long_tests
 from tests.hdfs_servers import HdfsServer, hdfs_server
 from tests.memory_store import named_store
 from tests.quick_java import QUICK_JAVA
@@ -177,8 +178,17 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After whoever shuffles: within a file, and among the others, the order is theirs."""
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+    if long_tests.UNTIL is None:
+        ranks = {name: rank for rank, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+    else:
+        long_tests.put_last(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if long_tests.UNTIL is not None and not long_tests.begins(item, long_tests.UNTIL):
+        pytest.skip(long_tests.TOO_LATE)
 
 
 @pytest.fixture(autouse=True)

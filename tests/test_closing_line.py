@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_the_line_and_the_exit_code_say_the_same(tmp_path: Path, capsys: pytest.
 
 
 MAKE = """#!/bin/sh
-echo "$@" >> "$TOLD"
+echo "$@ $STATEFLOW_LONG_TESTS_UNTIL" >> "$TOLD"
 case "$1" in
     test) echo "12 passed, 1 skipped, 3 deselected in 1.00s" ;;
     test-oldest-spark) echo "4 passed in 1.00s" ;;
@@ -79,16 +80,18 @@ esac
         ("azurite: npm could not install it", 2, "4 passed, 1 failed, 0 skipped"),
     ],
 )
-def test_ci_runs_everything_in_one_random_order_and_its_last_line_sums_all_runs(
+def test_ci_runs_tests_in_one_random_order_and_its_last_line_sums_all_runs(
     everything: str, code: int, last: str, tmp_path: Path
 ) -> None:
+    began = time.time()
     done, made = ci(tmp_path, ALL=everything, CODE=str(code))
     assert bool(done.returncode) == bool(code), done.stderr
     assert done.stdout.splitlines()[-1] == last
     *checks, all_tests, oldest = made
     assert checks == ["lint", "types", "docs"]
-    seed = re.fullmatch(r"test-all SEED=(\d+)", all_tests)
+    seed = re.fullmatch(r"test-all SEED=(\d+) (\d+)", all_tests)
     assert seed
+    assert 10 * 60 < int(seed[2]) - began < 30 * 60, "until when long tests begin"
     assert oldest == f"test-oldest-spark SEED={seed[1]}"
     assert f"SEED={seed[1]}" in done.stdout
     # This checkout has no scripts/other_spark.py: what could not be fetched meanwhile says why, above the tests that need it.
@@ -100,6 +103,7 @@ def test_the_long_form_of_ci_tries_another_airflow_and_every_spark(tmp_path: Pat
     done, made = ci(tmp_path, ALL="17 passed, 1 skipped in 9.00s", CODE="0", STATEFLOW_LONG="1")
     last = [target.rpartition(" SEED=")[0] for target in made[-3:]]
     assert last == ["test-other-airflow", "test SPARK=4.0", "test SPARK=4.1"]
+    assert [target for target in made if re.search(r"SEED=\d+ \d", target)] == [], "all long tests run"
     assert done.stdout.splitlines()[-1] == "47 passed, 0 failed, 3 skipped"
 
 
@@ -124,7 +128,7 @@ def ci(tmp_path: Path, **variables: str) -> tuple[subprocess.CompletedProcess[st
     done = subprocess.run(
         ["bash", checkout / ".ci/run"], env=environment, capture_output=True, text=True, check=False
     )
-    return done, told.read_text().splitlines()
+    return done, [line.strip() for line in told.read_text().splitlines()]
 
 
 def test_what_failed_in_any_run_is_said_again_before_the_line(

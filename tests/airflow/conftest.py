@@ -9,11 +9,17 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.postgres import find
+from tests.airflow.postgres import postgres
+from tests.airflow.server import AirflowClient, AirflowServer, airflow, connection
+from tests.airflow.stage import PATIENCE
+from tests.airflow.story import SECRET
 from tests.airflow.task_state import FOLDER
 
 if "AIRFLOW_HOME" not in os.environ:
@@ -55,3 +61,60 @@ def few_secrets() -> Iterator[None]:
 def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test here loses power: nothing waits for the disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+# One Airflow for a file, since it takes half a minute to start, with Postgres as in production
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("story")
+
+
+@pytest.fixture(scope="module")
+def today() -> date:
+    """The day on which the module began: its tests may run over midnight."""
+    return datetime.now(UTC).date()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    """Postgres where it is installed, else what Airflow has by itself."""
+    if not find():
+        yield ""
+        return
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, database: str, today: date) -> Iterator[AirflowServer]:
+    nobody_there = connection(
+        "s3://bucket/checkpoints",
+        storage_options={
+            "endpoint": "http://127.0.0.1:9",
+            "allow_http": "true",
+            "access_key_id": "nobody",
+            "secret_access_key": "hush",
+            "max_retries": "1",
+            "region": "local",
+        },
+    )
+    with airflow(
+        folder,
+        settings={"four_eyes": True},
+        connections={"unreachable": nobody_there},
+        environment={"AIRFLOW_VAR_LEDGER_TOKEN": SECRET, "STORY_DAY": str(today)},
+        database=database,
+    ) as running:
+        running.client().await_dags(
+            "days", "gated_runs", "ledger", "patient", "stateflow_orders", "stateflow_recovery", "sums"
+        )
+        yield running
+
+
+@pytest.fixture
+def client(server: AirflowServer) -> AirflowClient:
+    made = server.client()
+    made.patience = PATIENCE
+    return made

@@ -11,10 +11,25 @@ from stateflow.jobs.job import Job
 from tests.airflow.server import AirflowClient, RunOf
 from tests.airflow.stage import PATIENCE, ROWS
 
+SECRET = "a-token-of-the-ledger"
+
 
 def succeeded(client: AirflowClient, run: RunOf) -> RunOf:
     assert client.await_run(run, patience=PATIENCE) == "success", client.described(run)
     return run
+
+
+# What cannot be done is said in a sentence, and nothing changes
+
+
+def refusal(client: AirflowClient, run: RunOf, task_id: str, patience: float = PATIENCE) -> str:
+    """What a task that failed says, in its last try: one line."""
+    assert client.await_run(run, patience=patience) == "failed", client.described(run)
+    lines = client.log(run, task_id).splitlines()
+    sentences = [line for line in lines if line.startswith("Airflow") and "Exception: " in line]
+    assert sentences, client.log(run, task_id)
+    assert "Traceback" not in client.log(run, task_id)
+    return sentences[-1].partition(": ")[2]
 
 
 def whole_story(client: AirflowClient, approver: AirflowClient, folder: Path) -> None:

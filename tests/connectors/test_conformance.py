@@ -92,6 +92,7 @@ class TestFunction(SinkConformance):
 
 
 @pytest.mark.system
+@pytest.mark.core
 class OfDelta(SinkConformance):
     folder: Path
     every = 4
