@@ -92,7 +92,6 @@ class TestFunction(SinkConformance):
 
 
 @pytest.mark.system
-@pytest.mark.core
 class OfDelta(SinkConformance):
     folder: Path
     every = 4
@@ -153,6 +152,7 @@ def _rows_in(file: Path) -> list[dict[str, Any]]:
     return pq.read_table(file).to_pylist()
 
 
+@pytest.mark.core
 class TestDeltaAppend(OfDelta):
     files = ("delta_append", "delta_table", "delta_rewind")
     # `tests/spark/test_sinks_delta_append.py` plays these on a real table, one accident at a time.

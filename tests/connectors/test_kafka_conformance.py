@@ -23,12 +23,7 @@ from tests.connectors.promises import only
 from tests.connectors.schema_registry import registry
 from tests.spark.kafka_broker import broker
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.core,
-    pytest.mark.timeout(300),
-    pytest.mark.usefixtures("spark"),
-]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
 
 
 @pytest.fixture(scope="module")
