@@ -182,7 +182,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ranks = {name: rank for rank, name in enumerate(LONGEST)}
         items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
     else:
-        long_tests.put_last(items)
+        long_tests.put_first(items)
 
 
 @pytest.hookimpl(tryfirst=True)

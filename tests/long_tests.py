@@ -25,11 +25,11 @@ def _is_long(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("slow", "system"))
 
 
-def put_last(items: list[pytest.Item]) -> None:
-    """Behind the files without any, which all run. The core comes first: it waits for servers while the others compute."""
+def put_first(items: list[pytest.Item]) -> None:
+    """The core, then the files with other long tests. The short ones, which all run, keep all workers busy to the end."""
     long = {item.path for item in items if _is_long(item)}
     core = {item.path for item in items if item.get_closest_marker("core")}
-    items.sort(key=lambda item: 0 if item.path in core else 1 + (item.path in long))
+    items.sort(key=lambda item: 0 if item.path in core else 2 - (item.path in long))
 
 
 def begins(item: pytest.Item, until: float) -> bool:

@@ -91,7 +91,7 @@ def test_ci_runs_tests_in_one_random_order_and_its_last_line_sums_all_runs(
     assert checks == ["lint", "types", "docs"]
     seed = re.fullmatch(r"test-all SEED=(\d+) (\d+)", all_tests)
     assert seed
-    assert 10 * 60 < int(seed[2]) - began < 30 * 60, "until when long tests begin"
+    assert 5 * 60 < int(seed[2]) - began < 30 * 60, "until when long tests begin"
     assert oldest == f"test-oldest-spark SEED={seed[1]}"
     assert f"SEED={seed[1]}" in done.stdout
     # This checkout has no scripts/other_spark.py: what could not be fetched meanwhile says why, above the tests that need it.
