@@ -37,15 +37,15 @@ with DAG(
         "age": text_field(
             "",
             "Keep all younger than",
-            "Such as 1 day: these stay beside the retained. Empty: as the connection's option retained_age says. "
+            "Such as 1 day: these stay beside the others. Empty: as the connection's option retained_age says. "
             "0 seconds: none stays for its age.",
             pattern=r"^(\d+(\.\d+)? *(ms|s|seconds?|m|minutes?|h|hours?|d|days?|weeks?))?$",
         ),
         "retention": text_field(
             "",
             "Keep of older ones",
-            "Such as hourly for 2 days, daily for 30 days. Empty: as the connection's option retention says. What the job's own "
-            "retention keeps stays in any case.",
+            "Such as hourly for 2 days, daily for 30 days. Empty: as the connection's option retention says, also beside "
+            "an age. none: none of them. What the job's own retention keeps stays in any case.",
         ),
         "dry_run": flag_field("Dry run", "Only tell what would go.", default=True),
         "conn_id": conn_field(),

@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import Log, list_jobs
-from stateflow.checkpoint.retention import checked_retained
+from stateflow.checkpoint.retention import cleanup_rules
 from stateflow.config.retention_rule import RetentionRule
 from stateflow.errors import (
     BusyError,
@@ -272,16 +272,13 @@ class Catalog:
         """
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)
-        options = entry.root.source.options
-        young, rule = options.retained_age if age is None else age, options.retention
+        kept = cleanup_rules(entry.root.source.options, retained, age, None)
         cached = self._chosen(
             entry.storage,
-            (checked_retained(retained), young, rule),
+            kept,
             lambda: CachedValue(
                 f"the storage of job {name!r}",
-                partial(
-                    read_storage, entry.reader.store, entry.reader.layout, retained, young, rule, self.clock
-                ),
+                partial(read_storage, entry.reader.store, entry.reader.layout, *kept, clock=self.clock),
                 entry.root.storage_readers,
                 self._monotonic,
             ),

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read_with_pins
-from stateflow.checkpoint.retention import BY_RULE, YOUNG, Retention, restorable, roots
+from stateflow.checkpoint.retention import YOUNG, Retention, restorable, roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
@@ -67,11 +67,6 @@ class CollectionPlan:
     def young(self) -> tuple[int, ...]:
         """Checkpoints that only their age keeps."""
         return tuple(slot for slot, reason in self.kept.items() if reason == YOUNG)
-
-    @property
-    def by_rule(self) -> tuple[int, ...]:
-        """Checkpoints that only the retention rule keeps."""
-        return tuple(slot for slot, reason in self.kept.items() if reason.startswith(BY_RULE))
 
     @property
     def bytes_by_reason(self) -> dict[str, int]:

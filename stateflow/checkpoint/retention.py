@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RETAINED = "retained"
 """Reason for a checkpoint that stays: it is one of the newest."""
 YOUNG = "young"
-"""Reason for a checkpoint beyond those that were asked for by number: its age keeps it."""
+"""Reason for a checkpoint beyond those that were asked for by number or by the rule: its age alone keeps it."""
 BY_RULE = "rule: "
 """How the reason for a checkpoint begins that a part of the rule keeps."""
 
@@ -54,6 +54,20 @@ class Retention:
         return cls(checkpoints, age // timedelta(microseconds=1), rule, now)
 
 
+def cleanup_rules(
+    options: Options, checkpoints: int | None, age: timedelta | None, rule: RetentionRule | None
+) -> tuple[int, timedelta, RetentionRule]:
+    """What a clean-up keeps, for `Retention.of_rule`: each of the three as it says, and what it leaves out (None) as the options say.
+
+    Each keeps what it says, beside the others: an age that somebody gives must not delete what the rule of the options keeps.
+    """
+    return (
+        options.retained_checkpoints if checkpoints is None else checked_retained(checkpoints),
+        options.retained_age if age is None else age,
+        options.retention if rule is None else rule,
+    )
+
+
 def retention_of(retained: Retention | int) -> Retention:
     """A number means: so many of the newest, and no other."""
     return retained if isinstance(retained, Retention) else Retention(retained)
@@ -81,9 +95,9 @@ def roots(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int,
     """Slots of the records that must stay, each with the reason."""
     retention = retention_of(retained)
     checkpoints = restorable(log)
+    reasons = {record.slot: YOUNG for record in checkpoints[-_newest(checkpoints, retention) :]}
     # Also of what was let go and is still there: nobody shall delete by a rule what the rule keeps.
-    reasons = {slot: f"{BY_RULE}{part}" for slot, part in _by_rule(checkpoints, retention).items()}
-    reasons |= {record.slot: YOUNG for record in checkpoints[-_newest(checkpoints, retention) :]}
+    reasons |= {slot: f"{BY_RULE}{part}" for slot, part in _by_rule(checkpoints, retention).items()}
     reasons |= {record.slot: RETAINED for record in checkpoints[-retention.checkpoints :]}
     members = {record.slot for record in log.chain}
     for pin in pins:

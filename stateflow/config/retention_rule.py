@@ -65,6 +65,13 @@ class RetentionRule:
     def __bool__(self) -> bool:
         return bool(self.parts)
 
+    def beside(self, age: timedelta) -> RetentionRule:
+        """The rule that keeps all that are younger than `age`, too."""
+        longer = tuple(part for part in self.parts if part.length > age)
+        if not age or (longer and not longer[0].step_length):
+            return self
+        return RetentionRule((RulePart("all", age), *longer))
+
     def kept(self, checkpoints: Iterable[tuple[int, int]], now: int) -> dict[int, RulePart]:
         """Of checkpoints, given as slot and time, ascending by slot: those that stay, each with the first part that keeps it.
 

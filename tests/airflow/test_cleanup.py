@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ from stateflow.airflow import StateflowCleanupOperator, StateflowSavepointOperat
 from stateflow.checkpoint.pins import list_pins, pin
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.retention import Retention
+from stateflow.config.options import load
 from stateflow.config.retention_rule import retention_rule
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
+from stateflow_ui.connections import root_of
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
 from tests.jobs.made import MadeJob, made_job
 from tests.jobs.snapshots import DEAD
 from tests.refusals.refusal import lacking, refused
+from tests.ui.catalogs import Clock, catalog_of
 
 
 def cleanup(attempt: Try | None = None, **arguments: Any) -> Any:
@@ -142,23 +146,52 @@ def test_the_retention_rule_of_a_job_and_of_a_clean_up(tmp_path: Path, connect: 
 def test_a_rule_that_is_wrong_is_refused_while_the_dag_is_parsed(tmp_path: Path, connect: Connect) -> None:
     with pytest.raises(ValueError, match=r"retention='houry for 2 days' .* did you mean hourly"):
         StateflowCleanupOperator(task_id="cleanup", retention="houry for 2 days")
-    connect(tmp_path, options={"retained_age": "1 hour"})
-    used(tmp_path)
-    with pytest.raises(AirflowFailException, match="give this task retention='none' or age='0 seconds'"):
-        cleanup(retained=1, retention="daily for 9 days")
-    cleanup(retained=1, retention="daily for 9 days", age="0 seconds", dry_run=True)
 
 
-def test_a_retention_of_the_connection_yields_to_an_age_of_the_task(
-    tmp_path: Path, connect: Connect, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"retention": "daily for 3000 weeks"}, {"age": "1 hour"}),
+        ({"retained_age": "1 hour"}, {"retention": "daily for 3000 weeks"}),
+        ({}, {"age": "1 hour", "retention": "daily for 3000 weeks"}),
+    ],
+)
+def test_an_age_deletes_nothing_that_a_rule_keeps(
+    tmp_path: Path, connect: Connect, options: dict[str, str], arguments: dict[str, str]
 ) -> None:
-    """As in stateflow_nightly, which has both a number and an age."""
+    connect(tmp_path, options=options)
+    job = MadeJob(tmp_path)
+    job.tick = 86_400_000_000
+    job.begin("it", 1)
+    job.batches(9, ended=True)
+    before = Job(str(tmp_path), "orders").checkpoints()
+    catalog = catalog_of([root_of("stateflow_default")], Clock())
+    foreseen = asyncio.run(catalog.storage("stateflow_default", "orders", 1, age=timedelta(hours=1)))
+    young = cleanup(retained=1, **{**arguments, "age": "40000 weeks"}, dry_run=True)["jobs"]["orders"]
+    assert "young" not in young["kept"], "the rule keeps them as well, so no other age lets them go"
+    report = cleanup(retained=1, **arguments)["jobs"]["orders"]
+    assert Job(str(tmp_path), "orders").checkpoints() == before
+    assert report["kept"] == {"rule": 8, "head": 1}
+    if "retention" in options:
+        assert foreseen.kept_checkpoints == len(before), "the page counts what the task does"
+        assert cleanup(retained=1, retention="none", **arguments)["jobs"]["orders"]["kept"] == {"head": 1}
+
+
+def test_the_advice_for_a_rule_and_an_age_is_one_that_the_options_take(
+    tmp_path: Path, connect: Connect
+) -> None:
     connect(tmp_path, options={"retention": "daily for 9 days"})
-    used(tmp_path, batches=6)
-    report = cleanup(retained=3, age="40000 weeks", dry_run=True)["jobs"]["orders"]
-    assert (report["kept"]["young"], "rule" in report["kept"]) == (3, False)
-    said = [line for line in capsys.readouterr().out.splitlines() if "daily for 9 days" in line]
-    assert not lacking("".join(said), ("orders", "40000 weeks", "option retention", "age of this task"))
+    made_job(tmp_path, batches=12, retained=10)
+    report = cleanup(retained=3, age="5 minutes", dry_run=True)["jobs"]["orders"]
+    advised = {
+        "retained_checkpoints": "3",
+        "retained_age": "0",
+        "retention": "all for 5 minutes, daily for 9 days",
+    }
+    assert not lacking(
+        report["advice"], (advised["retained_age"], advised["retention"], "what daily for 9 days keeps")
+    )
+    load(code=advised, env={})
 
 
 def test_an_age_that_keeps_more_than_the_form_s_number_is_told_with_who_has_said_it(

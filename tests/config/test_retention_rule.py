@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,24 @@ def test_a_week_begins_on_monday() -> None:
     sunday = 20_457 * DAY  # 2026-01-04
     week = retention_rule("weekly for 10 weeks")
     assert kept(week, [DAY, 0, -DAY], sunday) == {2: "weekly for 10 weeks", 3: "weekly for 10 weeks"}
+
+
+@pytest.mark.parametrize(
+    ("text", "age", "both"),
+    [
+        ("none", timedelta(0), "none"),
+        ("none", timedelta(hours=1), "all for 1 hour"),
+        ("hourly for 2 days, daily for 30 days", timedelta(0), "hourly for 2 days, daily for 30 days"),
+        ("hourly for 2 days, daily for 30 days", timedelta(days=2), "all for 2 days, daily for 30 days"),
+        ("all for 1 hour, daily for 30 days", timedelta(hours=3), "all for 3 hours, daily for 30 days"),
+        ("all for 3 hours, daily for 30 days", timedelta(hours=1), "all for 3 hours, daily for 30 days"),
+        ("daily for 30 days", timedelta(days=60), "all for 60 days"),
+    ],
+)
+def test_a_rule_beside_an_age_is_a_rule(text: str, age: timedelta, both: str) -> None:
+    found = retention_rule(text).beside(age)
+    assert found == retention_rule(both)
+    assert str(found) == both
 
 
 def test_no_rule_keeps_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -14,17 +15,18 @@ from stateflow.airflow.operators.arguments import (
     Rule,
     Span,
     is_deferred,
-    retention,
     text,
 )
 from stateflow.airflow.operators.base import StateflowOperator
-from stateflow.errors import StateflowError, UsageError, error_of
+from stateflow.errors import StateflowError, error_of
 from stateflow.quantities import several, size_text, written_duration
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.checkpoint.collection import CollectionPlan, CollectionReport
+    from stateflow.config.options import Options
+    from stateflow.config.retention_rule import RetentionRule
 
 
 ALL = "*"
@@ -60,8 +62,8 @@ class StateflowCleanupOperator(StateflowOperator):
         age: Annotated[Span | None, "younger ones are kept, too; by default as `retained_age` says"] = None,
         retention: Annotated[
             Rule | None,
-            "older ones to keep as well, such as 'hourly for 2 days, daily for 30 days'; by default as `retention` says, unless the task "
-            "gives `age`. What a job's last run keeps stays in any case",
+            "older ones to keep as well, such as 'hourly for 2 days, daily for 30 days'; by default as `retention` says, also beside an `age`; "
+            "'none' keeps none of them. What a job's last run keeps stays in any case",
         ] = None,
         expired_savepoints: Annotated[
             Flag, "dispose of savepoints that have expired, and of those that were never finished"
@@ -112,21 +114,15 @@ class StateflowCleanupOperator(StateflowOperator):
 
         job = self.job_for(context, name)
         options = self.hook.options()
-        retained, by_number = self._rule("retained", "retained_checkpoints", options)
-        age, by_age = self._rule("age", "retained_age", options)
-        rule, by_option = self._rule("retention", "retention", options)
-        if rule and age and self.given("age") is not None and self.given("retention") is None:
-            self.log.info(
-                "%s: retention=%s, by %s, yields to age=%s, by %s", name, rule, by_option, written_duration(age), by_age
-            )  # fmt: skip
-            rule = retention("none")
-        if rule and age:
-            raise UsageError(
-                f"retention={rule}, by {by_option}, says how long every checkpoint stays, as does age={written_duration(age)}, by "
-                f"{by_age}: give this task retention='none' or age='0 seconds'"
-            )
         dry = self.given("dry_run")
-        from stateflow.liveness.stale_pins import release_stale  # loads the log, and a DAG file must not
+        from stateflow.checkpoint.retention import cleanup_rules  # loads the log, and a DAG file must not
+
+        retained, age, rule = cleanup_rules(
+            options, self.given("retained"), self.given("age"), self.given("retention")
+        )
+        by_number = self._origin("retained", options, "retained_checkpoints")
+        by_age = self._origin("age", options, "retained_age")
+        from stateflow.liveness.stale_pins import release_stale  # loads the log, too
 
         pins = [] if dry else release_stale(job.store, job.layout)
         for pin in pins:
@@ -181,25 +177,23 @@ class StateflowCleanupOperator(StateflowOperator):
             self.log.info("%s: %s is an %s", name, url, reason)
         advice = []
         if plan.young:
-            advice.append(young_stay(len(plan.young), retained, written_duration(age), by_age))
+            advice.append(young_stay(len(plan.young), retained, age, rule, by_age))
         if plan.announced:
-            advice.append(still_kept(len(plan.announced), retained, written_duration(age), str(rule)))
+            advice.append(still_kept(len(plan.announced), retained, age, rule))
         if advice:
             report["advice"] = "; ".join(advice)
             self.log.warning("%s: %s", name, report["advice"])
         return report
 
-    def _rule(self, argument: str, option: str, options: Any) -> tuple[Any, str]:
-        """The value of the task, else of the option, and which of the two it is."""
-        value = self.given(argument)
-        if value is not None:
-            return value, f"{argument} of this task"
-        origin = options.origin(option)
-        return getattr(options, option), f"option {option} ({origin})"
+    def _origin(self, argument: str, options: Options, option: str) -> str:
+        """Who says the value: the task, else the option."""
+        if self.given(argument) is not None:
+            return f"{argument} of this task"
+        return f"option {option} ({options.origin(option)})"
 
 
 def kept_by(plan: CollectionPlan, retained: str, age: str) -> list[str]:
-    """Which rule keeps how many checkpoints. A checkpoint counts once, under the first rule here that keeps it."""
+    """Which rule keeps how many checkpoints. Each counts once: as young if nothing but its age keeps it."""
     from stateflow.checkpoint.collection import ANNOUNCED  # loads the log, as above
     from stateflow.checkpoint.retention import BY_RULE, RETAINED, YOUNG
 
@@ -219,21 +213,29 @@ def kept_by(plan: CollectionPlan, retained: str, age: str) -> list[str]:
     ]
 
 
-def young_stay(more: int, retained: int, age: str, origin: str) -> str:
+def young_stay(more: int, retained: int, age: timedelta, rule: RetentionRule, origin: str) -> str:
     """Why checkpoints stay that the cleanup was not told to keep by number, and what to change."""
     return (
-        f"{_more(more)}, because {'they are' if more > 1 else 'it is'} younger than {age}, by {origin}: to keep {retained}, give the "
-        "cleanup age='0 seconds'"
+        f"{_more(more)}, because {'they are' if more > 1 else 'it is'} younger than {written_duration(age)}, by {origin}: to keep "
+        f"{retained}{_and_by(rule)}, give the cleanup age='0 seconds'"
     )
 
 
-def still_kept(more: int, retained: int, age: str, rule: str) -> str:
+def still_kept(more: int, retained: int, age: timedelta, rule: RetentionRule) -> str:
     """Why more checkpoints stay than the cleanup was told to keep, and what to change."""
+    wanted = f"{retained}{_and_by(rule)}"
+    if rule:
+        # The options refuse a rule and an age together.
+        rule, age = rule.beside(age), timedelta(0)
     return (
         f"{_more(more)}, because the job's last run keeps {'them' if more > 1 else 'it'} by its own options retained_checkpoints, "
-        f"retained_age and retention: to keep {retained}, set retained_checkpoints={retained}, retained_age='{age}' and "
+        f"retained_age and retention: to keep {wanted}, set retained_checkpoints={retained}, retained_age='{written_duration(age)}' and "
         f"retention='{rule}' in the job's connection or in options= of its run operator; its next checkpoint then deletes the others"
     )
+
+
+def _and_by(rule: RetentionRule) -> str:
+    return f" and what {rule} keeps" if rule else ""
 
 
 def _more(count: int) -> str:

@@ -89,7 +89,7 @@ function CleanupFields({ values, set, conn, job }) {
   return html`
     <p>Deletes what no kept checkpoint, tag or pin needs; a running job need not be stopped.</p>
     <p class="verdict-line" aria-live="polite">${data ? freed(data) : "Counting what would go …"}</p>
-    ${data?.retention && html`<p>The connection's retention keeps <b>${data.retention}</b>, too${age ? ": it says how long each checkpoint stays, so leave the age empty" : ""}.</p>`}
+    ${data?.retention && html`<p>The connection's retention keeps <b>${data.retention}</b>, too.</p>`}
     <${Field} name="Checkpoints to keep" hint="The newest ones; tags and the head are always kept.">${(id) => html`<input type="number" id=${id} data-first min="1" max="10000" value=${values.retained} onInput=${(event) => set("retained")(event.target.value)} />`}<//>
     <${Field} name="Keep all younger than" hint="Such as 1 day. Empty: as the connection's option retained_age says. 0 seconds: none stays for its age.">${(id) => html`<input type="text" id=${id} value=${values.age} onInput=${(event) => set("age")(event.target.value)} />`}<//>
     <${Tick} name="Only report" hint="The task log says what would go and why; nothing is deleted." value=${values.dry_run} onValue=${set("dry_run")} />`;
