@@ -403,6 +403,7 @@ def _first_bad(found: FirstBad, key: str) -> Iterator[Piece]:
 def _said(found: FirstBad, first: str, job: str, operator: str, key: str) -> Iterator[str]:
     """What the search came to, and how to go on."""
     from stateflow.reading.key_state import as_last_argument
+    from stateflow.replay.span import EDITS
 
     record, before = found.record, found.before
     counted = f"{several(found.look_ups, 'look-up')} of {_counted(found)}"
@@ -417,8 +418,13 @@ def _said(found: FirstBad, first: str, job: str, operator: str, key: str) -> Ite
             sure = "; a search by halves: --scan finds an earlier one if the condition did not stay true"
         yield f"checkpoint {record.slot} is the first one for which {first} holds ({counted}){sure}"
         if before is not None:
-            yield f"stateflow diff {job} {before.slot} {record.slot} shows what changed"
-            yield f"stateflow debug FILE:PIPELINE {operator} --at {record.slot} {as_last_argument(key)} shows why"
+            yield f"`stateflow diff {job} {before.slot} {record.slot}` shows what changed"
+            if record.kind == "checkpoint":
+                words = f"{operator} --job {job} --at {record.slot} {as_last_argument(key)}"
+                yield f"`stateflow debug FILE:PIPELINE {words}` shows why"
+            else:
+                what = EDITS.get(record.kind, "only handed state on")
+                yield f"record {record.slot} {what}: no batch made it that could be debugged"
     if found.other_types:
         slots = _slots(found.other_types)
         yield f"in checkpoint {slots} the state had another type, which the condition does not fit, and it was not looked at there"

@@ -233,6 +233,10 @@ def test_restores_are_read_and_not_counted_as_the_retention_does_not(
     assert "7 kept checkpoints and 1 restore or other edit read" in said.err
     found = typed("bisect", "orders", "balance", "total", 1, "--first", "value < -90", "--scan").err
     assert "(8 look-ups of 7 kept checkpoints and 1 restore or other edit)" in found
+    by_restore = typed("bisect", "orders", "balance", "total", 1, "--first", "value = 8", "--since", 7)
+    assert "checkpoint 9 is the first one" in by_restore.err
+    assert "stateflow debug" not in by_restore.err, "a restore runs no batch"
+    assert "record 9 put back an older state" in by_restore.err
     parts = typed("gc", "orders", "--retained", 2, "--explain", "-o", "json").json
     kept = {part["part"]: part["checkpoints"] for part in parts["parts"]}
     assert (kept["newest"], kept["edits"]) == ([7, 8], [9])
@@ -351,18 +355,19 @@ def test_a_key_that_looks_like_an_option_stands_behind_dashes_in_what_is_advised
     put(job, **{"u-5": -1})
     words = ("bisect", "orders", "balance", "total", "--first", "value < 0")
     said = command(*words, "--checkpoint-dir", root, "--", -5)
-    assert "stateflow debug FILE:PIPELINE balance --at 9 -- -5 shows why" in said.err
-    assert "balance --at 5 1 shows why" in typed(*words, 1).err
+    debug = "`stateflow debug FILE:PIPELINE balance --job orders --at"
+    assert f"{debug} 9 --checkpoint-dir {root} -- -5` shows why" in said.err
+    assert f"{debug} 5 1 --checkpoint-dir {root}` shows why" in typed(*words, 1).err
     refused = typed("query", "orders", "balance", "total", -5)
     assert refused.code == 2
     assert "No such option: -5. A value that begins with - stands behind --" in " ".join(refused.err.split())
 
 
-def test_a_bisection_finds_when_it_went_wrong(typed: Typed) -> None:
+def test_a_bisection_finds_when_it_went_wrong(typed: Typed, root: Path) -> None:
     said = typed("bisect", "orders", "balance", "total", 1, "--first", "value < 0")
     assert said.code == 0, said.err
     assert "checkpoint 5 is the first one" in said.err
-    assert "stateflow diff orders 4 5 shows what changed" in said.err
+    assert f"`stateflow diff orders 4 5 --checkpoint-dir {root}` shows what changed" in said.err
     answer = typed("bisect", "orders", "balance", "total", 1, "--first", "value < 0", "-o", "json").json
     assert (answer["checkpoint"], answer["value"], answer["before"], answer["previous"]) == (5, -3, 4, 8)
     assert answer["look_ups"] <= 3
