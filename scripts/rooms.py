@@ -20,7 +20,7 @@ BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 GROUND = frozenset(
     {
         "distribution", "errors", "internals", "logs", "masking", "metrics", "names", "private_folders",
-        "working_folder",
+        "whole_files", "working_folder",
     }
 )  # fmt: skip
 """Every room may import these; they import nothing of the project but each other."""
@@ -50,6 +50,7 @@ ROOMS: Mapping[str, Room] = {
     "metrics": Room("gauges for OpenTelemetry"),
     "names": Room("names that are not known, and what was meant by them"),
     "private_folders": Room("folders for this user alone, whatever the umask says"),
+    "whole_files": Room("files that appear whole or not at all, also when the machine stops"),
     "working_folder": Room("`python -m stateflow` without modules of the working folder"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stateflow.errors import UsageError
+from stateflow.whole_files import whole_file
 
 if TYPE_CHECKING:
     from stateflow.reading.diff import EntryChange
@@ -30,23 +31,17 @@ def change_file(path: Path | None) -> Iterator[Write]:
         )
     if not path.parent.is_dir():
         raise UsageError(f"the folder of --all {path} does not exist: make it first")
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with kinds[path.suffix](unfinished) as write:
-            yield write
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as file, kinds[path.suffix](file) as write:
+        yield write
 
 
 @contextmanager
-def _json_lines(path: Path) -> Iterator[Write]:
-    with path.open("w", encoding="utf-8") as file:
-        yield lambda change: file.write(json.dumps(change.json, ensure_ascii=False) + "\n")
+def _json_lines(file: BinaryIO) -> Iterator[Write]:
+    yield lambda change: file.write(f"{json.dumps(change.json, ensure_ascii=False)}\n".encode())
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Write]:
+def _parquet(file: BinaryIO) -> Iterator[Write]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -54,7 +49,7 @@ def _parquet(path: Path) -> Iterator[Write]:
 
     schema = pa.schema([(name, pa.string()) for name in TEXTS])
     rows: list[dict[str, Any]] = []
-    with pq.ParquetWriter(path, schema) as writer:
+    with pq.ParquetWriter(file, schema) as writer:
 
         def flush() -> None:
             writer.write_table(pa.Table.from_pylist(rows, schema))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stateflow.packaging.entries import ArchiveEntry
 from stateflow.packaging.native import Native, native
-from stateflow.packaging.written import written
+from stateflow.whole_files import whole_file
 
 LEVEL = 2
 """A higher level takes four times as long and makes native libraries at most a tenth smaller."""
@@ -89,7 +89,7 @@ def write_archive(
             return there
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
-        written(path) as file,
+        whole_file(path) as file,
         gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):

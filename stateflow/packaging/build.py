@@ -23,8 +23,8 @@ from stateflow.packaging.native import Demands, demands
 from stateflow.packaging.platforms import Hosts, hosts_of, refuse_others, version_text
 from stateflow.packaging.trial import try_out
 from stateflow.packaging.usage import settings
-from stateflow.packaging.written import written
 from stateflow.pipelines.code.own_modules import Sources, sources
+from stateflow.whole_files import whole_file
 
 FORMAT = 1
 LOCK = "requirements.txt"
@@ -209,5 +209,5 @@ def _archive_document(archive: Archive) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    with written(path) as file:
+    with whole_file(path) as file:
         file.write(text.encode())

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +15,7 @@ from stateflow.errors import UsageError
 from stateflow.replay.rows import RowChanges
 from stateflow.replay.states import StateChanges
 from stateflow.state.values.plain import jsonable
+from stateflow.whole_files import whole_file
 
 _SCHEMA = pa.schema(
     [
@@ -48,26 +49,20 @@ def listing(path: Path | None) -> Iterator[TakeChanges]:
     if path is None:
         yield lambda uid, slot, found: None
         return
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with _written(unfinished, path.suffix) as take:
-            yield take
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_file(path) as file, _written(file, path.suffix) as take:
+        yield take
 
 
 @contextmanager
-def _written(path: Path, suffix: str) -> Iterator[TakeChanges]:
+def _written(file: BinaryIO, suffix: str) -> Iterator[TakeChanges]:
     if suffix == ".jsonl":
-        with path.open("w", encoding="utf-8") as file:
 
-            def line(uid: str, slot: int, found: RowChanges | StateChanges) -> None:
-                file.writelines(json.dumps(row, default=str) + "\n" for row in _rows(uid, slot, found))
+        def line(uid: str, slot: int, found: RowChanges | StateChanges) -> None:
+            file.writelines(f"{json.dumps(row, default=str)}\n".encode() for row in _rows(uid, slot, found))
 
-            yield line
+        yield line
     else:
-        with pq.ParquetWriter(path, _SCHEMA) as writer:
+        with pq.ParquetWriter(file, _SCHEMA) as writer:
 
             def rows(uid: str, slot: int, found: RowChanges | StateChanges) -> None:
                 texts = ("key", "before", "after")

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stateflow.checkpoint.draft import Draft
+from stateflow.cli.change_files import change_file
 from stateflow.errors import UserCodeError
 from stateflow.format.encoding import list_position
 from stateflow.format.records import Savepoint, encode
@@ -303,6 +304,14 @@ def test_all_changes_go_into_a_file(typed: Typed, tmp_path: Path, ending: str) -
         ]
     found = sorted((row["key"], row["kind"], row["before"], row["after"]) for row in rows)
     assert found == [("1", "changed", 5, -3), ("2", "changed", 1, 2), ("3", "came", None, 4)]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_two_commands_at_once_each_write_a_whole_file(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"changes.{ending}"
+    with change_file(file), change_file(file):
+        assert not file.exists()
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_two_jobs_and_a_tag_are_compared(typed: Typed, root: Path, job: GrownJob) -> None:

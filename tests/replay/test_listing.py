@@ -26,6 +26,22 @@ def ends_early(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["changes.jsonl", "changes.parquet"])
+def test_two_replays_at_once_each_write_a_whole_file(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    with listing(file) as first:
+        first("sums", 3, FOUND)
+        with listing(file) as second:
+            second("balance", 4, OF_STATE)
+        of_second = file.read_bytes()
+        assert b"balance" in of_second
+        first("sums", 4, FOUND)
+    assert file.read_bytes() not in (b"", of_second), "the last one to end stays"
+    if file.suffix == ".parquet":
+        assert pq.read_table(file).num_rows == 2
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("name", ["changes.jsonl", "changes.parquet"])
 def test_a_file_is_replaced_when_all_is_there_and_not_before(tmp_path: Path, name: str) -> None:
     file = tmp_path / name
     file.write_text("of an earlier replay")

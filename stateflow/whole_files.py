@@ -1,4 +1,4 @@
-"""Files of a package: each appears whole or not at all, also when the machine stops."""
+"""Files that appear whole or not at all, also when the machine stops."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 
 @contextmanager
-def written(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its place when it is on disk. If that fails, what was there stays."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes its place when it is on disk. If that fails, what was there stays. Of several writers at once each
+    writes a file of its own, and the last one to end stays."""
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
         with part.open("wb") as file:
             yield file
             file.flush()
-            # Else the name could be on disk before the bytes, and a machine that stops leaves an archive of half its length.
+            # Else the name could be on disk before the bytes, and a machine that stops leaves a file of half its length.
             os.fsync(file.fileno())
         part.replace(path)
     finally:
