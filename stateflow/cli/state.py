@@ -133,7 +133,7 @@ def import_(
     from stateflow.pipelines.parameters import known_parameters
     from stateflow.spark.session.build import build_session
     from stateflow.spark.session.shipping import by_value
-    from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
+    from stateflow.spark.state_tables.build import BuildRequest, build_savepoint, table_names
     from stateflow.spark.state_tables.snapshots import held_checkpoint, savepoint_at
 
     if not like or "/" in like:
@@ -160,10 +160,11 @@ def import_(
             **known_parameters(loaded.pipeline.function, snapshot.record if snapshot else None),
             **pipeline.values,
         }
+        names = table_names(loaded.pipeline.build(given))
         spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
         request = BuildRequest(
             pipeline=loaded.pipeline,
-            tables=_frames(spark, paths),
+            tables=_frames(spark, paths, names),
             to=to,
             options=options,
             owner=this_process(note=note),
@@ -180,13 +181,16 @@ def import_(
     )
 
 
-def _frames(spark: SparkSession, paths: Mapping[str, str]) -> dict[str, dict[str, DataFrame]]:
-    """By operator and state the rows of a table."""
+def _frames(
+    spark: SparkSession, paths: Mapping[str, str], names: Mapping[str, tuple[str, str]]
+) -> dict[str, dict[str, DataFrame]]:
+    """By operator and state the rows of a table. A name that the pipeline does not have is left to whoever builds of it."""
     from stateflow.spark.state_tables.parquet import parquet_frame
 
     frames: dict[str, dict[str, DataFrame]] = {}
     for what, path in paths.items():
-        uid, _, state = what.partition(".")
+        uid, _, state = what.rpartition(".")
+        uid, state = names.get(what, (uid, state))
         frames.setdefault(uid, {})[state] = parquet_frame(spark, path, f"--table {what}={path}")
     return frames
 

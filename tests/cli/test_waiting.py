@@ -14,6 +14,7 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.errors import StateflowError
 from stateflow.format.records import Prepared
 from stateflow.spark.session import build as session
+from stateflow.spark.state_tables import build
 from tests.cli.conftest import Command
 from tests.jobs.made import ORDERS, MadeJob, made_job
 from tests.jobs.queried import QueriedJob, queried_job
@@ -134,6 +135,36 @@ def test_a_checkpoint_whose_tables_spark_is_to_read_is_held_before_spark_starts(
     said = command("state", *words, "--checkpoint-dir", root)
     assert f"held: [('reader', {newest + 1})], there: {newest + 1}" in said.err
     assert list_pins(made.store, made.layout) == []
+
+
+DOTTED = """
+import stateflow as sf
+
+
+@sf.pipeline("orders")
+def orders(flow):
+    rows = flow.source("orders", sf.files("in", "json"), "user int, amount long")
+    states = {"sum.of.all": sf.columns({"total": int}), "sum": sf.columns({"total": int})}
+    sums = rows.key_by("user").process_arrow("by.user", lambda rows, states, ctx: rows, state=states, output="user int, amount long")
+    sums.for_each_batch("out", print)
+"""
+
+
+def test_a_table_is_of_an_operator_and_a_state_that_have_dots_in_their_names(
+    command: Command, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "dotted.py"
+    file.write_text(DOTTED, encoding="utf-8")
+
+    def built(spark: object, request: build.BuildRequest) -> None:
+        raise StateflowError(f"tables: {request.tables}")
+
+    monkeypatch.setattr(session, "build_session", lambda *arguments, **settings: None)
+    monkeypatch.setattr("stateflow.spark.state_tables.parquet.parquet_frame", lambda spark, path, what: path)
+    monkeypatch.setattr(build, "build_savepoint", built)
+    tables = ("--table", "by.user.sum.of.all=x", "--table", "by.user.sum=y")
+    said = command("state", "import", file, "--to", "there", *tables, "--checkpoint-dir", root)
+    assert "tables: {'by.user': {'sum.of.all': 'x', 'sum': 'y'}}" in said.err
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,15 @@ class BuildRequest:
     """Defaults to the job of `like`, else to the pipeline's name."""
 
 
+def table_names(flow: Flow) -> dict[str, tuple[str, str]]:
+    """By OPERATOR.STATE, as a user writes it, the uid and the name of each state that a table can be given for: both may have dots."""
+    return {
+        f"{node.uid}.{name}": (node.uid, name)
+        for node in flow.operators
+        for name in (*declared_states(node), TIMERS)
+    }
+
+
 def build_savepoint(spark: SparkSession, request: BuildRequest) -> Savepoint:
     """Encodes the tables, brings their rows together by key, and writes a savepoint into the folder `to`."""
     flow, options, like = request.pipeline.build(request.parameters), request.options, request.like
