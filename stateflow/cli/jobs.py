@@ -382,6 +382,7 @@ def checkpoints(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many records.")] = 20,
 ) -> None:
     """History of a job's records, collected ones too, newest first."""
+    from stateflow.checkpoint.names import complete_records
     from stateflow.checkpoint.statistics import summary
     from stateflow.observe.status import line_document, summary_document
 
@@ -390,8 +391,7 @@ def checkpoints(
     lines = found.history()
     gauges = summary_document(summary(lines))
     standing = {record.slot for record in log.chain}
-    # A fence has no state: nobody can go to it.
-    kept = {record.slot for record in log.chain if record.carries_state}
+    kept = {record.slot for record in complete_records(log)}
     newest = list(reversed(lines))[:limit]
     body = {
         "job": job,

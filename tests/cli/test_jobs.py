@@ -390,7 +390,10 @@ def test_what_is_pending_is_shown(command: Command, root: Path) -> None:
     job = made_job(root)
     slot = job.batch(carried_out=False)
     assert command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["pending"] == [slot]
-    assert "IN_PROGRESS" in command("checkpoints", "orders", "--checkpoint-dir", root).out
+    shown = command("checkpoints", "orders", "--checkpoint-dir", root).out
+    pending = next(line.split() for line in shown.splitlines() if "IN_PROGRESS" in line)
+    assert (pending[0], "yes" in pending) == (str(slot), False), "its state cannot be read yet"
+    assert command("query", "orders", "balance", "total", 1, "--at", slot, "--checkpoint-dir", root).code != 0
 
 
 def test_an_unknown_job_is_not_found_and_the_known_ones_are_named(command: Command, root: Path) -> None:
