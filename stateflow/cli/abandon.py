@@ -44,7 +44,7 @@ def abandon(
                 ]
             ),
             TextTable(("sink", "target"), plan.sinks.items()),
-            note=f"Nothing was done. `stateflow abandon {job} {checkpoint} --yes` asks each table whether it has this "
+            note=f"Nothing was done. `{call.again('--yes')}` asks each table whether it has this "
             "output, and gives up the output of those that have not.",
         )
         return

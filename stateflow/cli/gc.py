@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -91,15 +90,8 @@ def gc(
         for sentence in report.warnings:
             call.output.log(sentence)
 
-    said = (
-        ("--retained", kept.retained_checkpoints),
-        ("--age", kept.retained_age),
-        ("--retention", kept.retention),
-    )
-    words = [job, *(f"{name} {shlex.quote(str(value))}" for name, value in said if value is not None)]
-    words += [f"--release {shlex.quote(pin)}" for pin in release_pin or ()]
     cleaned = clean_up(found, *asked, delete=yes, without=let_go, collected=say)
-    _report(call, job, cleaned, f"stateflow gc {' '.join(words)} --yes", let_go)
+    _report(call, job, cleaned, let_go)
 
 
 def _let_go(call: Invocation, job: Job, named: Sequence[str], *, yes: bool) -> set[str]:
@@ -130,7 +122,7 @@ def _let_go(call: Invocation, job: Job, named: Sequence[str], *, yes: bool) -> s
     return let_go
 
 
-def _report(call: Invocation, job: str, cleaned: CleanUp, deletes: str, let_go: Collection[str]) -> None:
+def _report(call: Invocation, job: str, cleaned: CleanUp, let_go: Collection[str]) -> None:
     plan, done = cleaned.plan, cleaned.done
     body = {
         "job": job,
@@ -148,7 +140,7 @@ def _report(call: Invocation, job: str, cleaned: CleanUp, deletes: str, let_go: 
     }
     if done is None:
         empty = plan.empty and not (cleaned.expired or cleaned.unfinished or let_go)
-        again = "" if empty else f"Nothing was deleted. `{deletes}` does it."
+        again = "" if empty else f"Nothing was deleted. `{call.again('--yes')}` does it."
         nothing = ["nothing to collect"] if empty else []
         call.output.answer(body, _table(cleaned), *nothing, note=again)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial, wraps
@@ -14,6 +15,7 @@ from typer.core import TyperOption
 
 from stateflow.cli.output import CommandOutput, ConsoleOutput, JsonOutput
 from stateflow.errors import NotFoundError, UsageError
+from stateflow.masking import masked, without_secrets
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
@@ -179,6 +181,8 @@ class Invocation:
     debug: bool
     typed: Mapping[str, str] = field(default_factory=dict)
     """The options that were typed, by the names of their arguments: how they are spelt."""
+    words: tuple[str, ...] = ()
+    """The command and all that was typed behind it, without the options that every command has."""
 
     def options(
         self,
@@ -196,6 +200,11 @@ class Invocation:
 
     def job(self, name: str) -> Job:
         return job_of(self.options(), name)
+
+    def again(self, *more: str) -> str:
+        """What was typed, with more behind it: a command line to advise. Pasted, it asks for all that this one asked for."""
+        root = () if self.root is None else ("--checkpoint-dir", without_secrets(self.root))
+        return shlex.join(("stateflow", *self.words, *more, *root))
 
 
 Command = Callable[Concatenate[Invocation, P], None]
@@ -232,7 +241,8 @@ def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
         _refuse_empty(context)
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        function(Invocation(output, root, debug, _typed(context)), **given)  # type: ignore[call-arg]
+        words = (*context.command_path.split()[1:], *_words(context))
+        function(Invocation(output, root, debug, _typed(context), words), **given)  # type: ignore[call-arg]
 
     # What typer reads.
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -244,10 +254,31 @@ def _typed(context: typer.Context) -> dict[str, str]:
     return {
         option.name: option.opts[0]
         for option in context.command.params
-        if option.name is not None
-        and (source := context.get_parameter_source(option.name)) is not None
-        and source.name == "COMMANDLINE"
+        if option.name is not None and _is_typed(context, option.name)
     }
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _words(context: typer.Context) -> Iterator[str]:
+    """What was typed behind a command, in the order in which it declares it; options that every command has are left out."""
+    shared = inspect.signature(_shared).parameters
+    for option in context.command.params:
+        name = option.name or ""
+        if name in shared or not _is_typed(context, name):
+            continue
+        value = context.params[name]
+        if isinstance(value, bool):
+            yield option.opts[0] if value else option.secondary_opts[0]
+            continue
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(option, TyperOption):
+                yield option.opts[0]
+            setting, equals, text = str(each).partition("=")
+            yield f"{setting}={masked(setting, text)}" if equals else setting
 
 
 def _refuse_empty(context: typer.Context) -> None:
@@ -258,12 +289,11 @@ def _refuse_empty(context: typer.Context) -> None:
         given = context.params.get(name)
         if not isinstance(option, TyperOption) or name in _MAY_BE_EMPTY:
             continue
-        if given == "" or (isinstance(given, list | tuple) and "" in given):
-            source = context.get_parameter_source(name)
-            if source is not None and source.name == "COMMANDLINE":
-                raise UsageError(
-                    f"{option.opts[0]} is empty, as a variable is that nobody has set: give it a value, or leave it out"
-                )
+        empty = given == "" or (isinstance(given, list | tuple) and "" in given)
+        if empty and _is_typed(context, name):
+            raise UsageError(
+                f"{option.opts[0]} is empty, as a variable is that nobody has set: give it a value, or leave it out"
+            )
 
 
 def _is_group(annotation: Any) -> bool:

@@ -121,6 +121,20 @@ def test_abandon_only_tells_what_it_would_do(command: Command, root: Path) -> No
     assert "--yes" in command("abandon", "orders", slot, "--checkpoint-dir", root).err
 
 
+def test_abandon_advises_all_that_was_typed(command: Command, root: Path) -> None:
+    _, slot = stuck(root)
+    typed = ("--note", "it's gone -- for good", "--conf", "a.b=c d", "--conf", "its.password=hush")
+    said = command("abandon", "orders", slot, *typed, "--checkpoint-dir", root)
+    pasted = shlex.split(said.err.partition("`stateflow ")[2].rpartition("`")[0])
+    shown = (*typed[:-1], "its.password=***")
+    assert sorted(pasted) == sorted(
+        ("abandon", "orders", str(slot), *shown, "--yes", "--checkpoint-dir", str(root))
+    )
+    assert command(*pasted).out
+    pins = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["pins"]
+    assert [pin["reason"] for pin in pins] == ["it's gone -- for good"]
+
+
 def test_abandon_with_yes_completes_the_record_and_pins_its_output(command: Command, root: Path) -> None:
     _, slot = stuck(root)
     said = command(
