@@ -20,7 +20,7 @@ BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 GROUND = frozenset(
     {
         "distribution", "errors", "internals", "logs", "masking", "metrics", "names", "private_folders",
-        "whole_files", "working_folder",
+        "working_folder",
     }
 )  # fmt: skip
 """Every room may import these; they import nothing of the project but each other."""
@@ -50,7 +50,6 @@ ROOMS: Mapping[str, Room] = {
     "metrics": Room("gauges for OpenTelemetry"),
     "names": Room("names that are not known, and what was meant by them"),
     "private_folders": Room("folders for this user alone, whatever the umask says"),
-    "whole_files": Room("files that appear whole or not at all, also when the machine stops"),
     "working_folder": Room("`python -m stateflow` without modules of the working folder"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
@@ -291,7 +290,9 @@ ROOMS: Mapping[str, Room] = {
         "job.py",
     ),
     "packaging": Room(
-        "what executors need, as archives that are tried out", "pipelines/code spark/session", "build.py"
+        "what executors need, as archives that are tried out",
+        "pipelines/code spark/session storage",
+        "build.py",
     ),
     "serve": Room("keyed state over HTTP", "checkpoint format liveness reading state/backends", "app.py"),
     "driver": Room(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stateflow.errors import UsageError
-from stateflow.whole_files import whole_file
+from stateflow.storage.whole_files import whole_file
 
 if TYPE_CHECKING:
     from stateflow.reading.diff import EntryChange

