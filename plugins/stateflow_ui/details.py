@@ -14,7 +14,7 @@ from stateflow.observe.operator_words import combiner_text, operator_text
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
 from stateflow.quantities import written_duration
 from stateflow.savepoints.format import ListedSavepoint, expected_files, expired
-from stateflow_ui.documents import acts, masked, millis
+from stateflow_ui.documents import masked, millis
 from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.storage import Amount, StorageFacts
 
@@ -153,7 +153,7 @@ def graph(facts: JobFacts, listed: Sequence[tuple[str, ListedSavepoint]], now: i
         "tags": facts.status.tags,
         "savepoints": savepoints(facts.status.root, listed, now),
         "head": facts.status.head,
-        "audit": acts(facts.audit[:MOST_ACTS]),
+        "audit": [facts.lines.document(line) for line in facts.audit[:MOST_ACTS]],
         "partial": not facts.whole,
     }
 

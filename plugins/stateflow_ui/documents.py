@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stateflow.checkpoint.statistics import HistoryLine, summary
+from stateflow.checkpoint.statistics import summary
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.instants import END_OF_TIME
 from stateflow.masking import all_masked
@@ -18,7 +18,7 @@ from stateflow.observe.status import JobStatus, summary_document
 from stateflow_ui.cached_value import CacheState
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import percentiles, rate, recent
-from stateflow_ui.history_lines import of_dag_run, plain
+from stateflow_ui.history_lines import of_dag_run
 from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.stale_after import StaleAfter
 
@@ -230,10 +230,6 @@ def history(facts: JobFacts, before: int | None, limit: int, kind: str, dag_run:
         "next": following,
         "partial": not facts.whole,
     }
-
-
-def acts(lines: Sequence[HistoryLine]) -> list[dict[str, Any]]:
-    return [plain(line) for line in lines]
 
 
 def millis(micros: int | None) -> int | None:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stateflow.checkpoint.statistics import HistoryLine
+from stateflow.checkpoint.statistics import READ_OF_LINES, HistoryLine
 from stateflow.format.records import Count
 from stateflow.observe.batch_sizes import batch_sizes
 from stateflow.storage.store import Entry
@@ -25,10 +25,10 @@ Columns = Mapping[str, NDArray[np.int64]]
 
 
 class SlimLine(HistoryLine, frozen=True, kw_only=True, omit_defaults=True):
-    """A line without `sinks` and `metrics`, which take most memory."""
+    """A line without `sinks`, and with those `metrics` alone that the library reads: the two take most memory."""
 
     rest: bytes = b""
-    """Those two, as JSON."""
+    """Both in full, as JSON."""
     target: Count | None = None
     """How long the batch should take, in milliseconds."""
 
@@ -45,7 +45,8 @@ class LineSlimmer:
         fields = {name: getattr(line, name) for name in line.__struct_fields__}
         fields |= {name: self._texts.setdefault(fields[name], fields[name]) for name in _TEXTS}
         rest = msgspec.json.encode({"sinks": fields.pop("sinks"), "metrics": fields.pop("metrics")})
-        return SlimLine(**fields, rest=rest, target=target_of(line))
+        read = {name: line.metrics[name] for name in READ_OF_LINES if name in line.metrics}
+        return SlimLine(**fields, metrics=read, rest=rest, target=target_of(line))
 
 
 def target_of(line: HistoryLine) -> int | None:
@@ -94,9 +95,11 @@ class Lines:
         return self.all[at] if at < len(self.ids) and self.ids[at] == slot else None
 
     def document(self, line: HistoryLine) -> dict[str, Any]:
+        """The line as the pages show it; of all its times only the watermark is not in milliseconds."""
         return {
-            **plain(line),
+            **{name: getattr(line, name) for name in HistoryLine.__struct_fields__},
             **(msgspec.json.decode(line.rest) if isinstance(line, SlimLine) and line.rest else {}),
+            "watermark": None if line.watermark is None else line.watermark // 1000,
         }
 
     def page(
@@ -112,12 +115,6 @@ class Lines:
                     return page, page[-1].id
                 page.append(line)
         return page, None
-
-
-def plain(line: HistoryLine) -> dict[str, Any]:
-    """The line as the pages show it; of all its times only the watermark is not in milliseconds."""
-    watermark = None if line.watermark is None else line.watermark // 1000
-    return {**{name: getattr(line, name) for name in HistoryLine.__struct_fields__}, "watermark": watermark}
 
 
 def of_dag_run(noted: str, dag_run: str) -> bool:

@@ -17,12 +17,19 @@ import msgspec
 from stateflow.checkpoint.control import Heartbeat, begun_by_restore, read_heartbeat, read_progress
 from stateflow.checkpoint.log import BodyCache, Log, SlotCache, SlotContent, read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.statistics import HistoryLine, SegmentCache, history_line, merged, read_segments
+from stateflow.checkpoint.statistics import (
+    INPUT_FREE,
+    HistoryLine,
+    SegmentCache,
+    history_line,
+    merged,
+    read_segments,
+)
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FileRef, Outcome, Owner, Prepared, Record, decode
+from stateflow.format.records import CATALOG_NAME, FileRef, Outcome, Owner, Prepared, Record, decode
 from stateflow.format.references import as_read, with_references
-from stateflow.observe.status import JobStatus, status_of
+from stateflow.observe.status import JobStatus, newest_that_read, status_of
 from stateflow.observe.timelines import Span, audit, spans
 from stateflow.storage.store import Entry, Store
 from stateflow_ui.history_lines import MOST_LINES, Lines, LineSlimmer, SlimLine, newest_segments
@@ -37,6 +44,7 @@ _TOP = 4
 _LISTINGS = 3
 """How often one reading lists a torn log: the next reading is seconds away."""
 _FEW = 8
+_FOR_TIMERS = {INPUT_FREE: True}
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -48,7 +56,7 @@ class JobFacts:
     conn_id: str
     status: JobStatus
     log: Log
-    """Of slim records, except the head."""
+    """Of slim records, except those that a status shows."""
     lines: Lines
     heartbeat: Heartbeat | None
     as_of: int
@@ -99,10 +107,10 @@ class JobReader:
         self._pins: BodyCache = {}
         self._uuid = ""
         self._owners: dict[Owner, Owner] = {}
-        self._sinks: dict[tuple[tuple[str, str, str], ...], dict[str, Prepared]] = {}
+        self._sinks: dict[tuple[tuple[str, str, str, str], ...], dict[str, Prepared]] = {}
         self._slot_lines: dict[int, tuple[SlotContent, SlimLine]] = {}
         self._whole_records: dict[int, Record] = {}
-        """The newest few records, and the head, without the bytes inside them."""
+        """The newest few records, and those that a status shows, without the bytes inside them."""
         self._sources: list[HistoryLine] = []
         """The lines from which `_lines` was made."""
         self._lines = Lines(())
@@ -120,7 +128,7 @@ class JobReader:
         self._slot_lines = {
             number: self._slot_lines[number] for number in log.slots if number in self._slot_lines
         }
-        log = self._with_whole_head(log)
+        log = self._with_whole_records(log)
         epoch = log.newest_epoch
         heartbeat = read_heartbeat(self.store, self.layout, epoch)
         lines, every_segment = self._history(log, whole)
@@ -209,16 +217,19 @@ class JobReader:
             operators={},
             sources={},
             sinks=self._named_sinks(record),
-            statistics={},
+            statistics=_FOR_TIMERS if record.statistics.get(INPUT_FREE) else {},
             parameters={},
             versions={},
         )
 
     def _named_sinks(self, record: Record) -> dict[str, Prepared]:
         """Where the outputs went: all that a status tells of those before its head. Most records share one."""
-        named = {uid: Prepared(sink.kind, sink.target, prev=None) for uid, sink in record.sinks.items()}
+        named = {
+            uid: Prepared(sink.kind, sink.target, prev=None, payload=_shown_payload(sink))
+            for uid, sink in record.sinks.items()
+        }
         return self._sinks.setdefault(
-            tuple((uid, sink.kind, sink.target) for uid, sink in named.items()), named
+            tuple((uid, sink.kind, sink.target, sink.name) for uid, sink in named.items()), named
         )
 
     def _note_whole(self, number: int, record: Record) -> None:
@@ -227,21 +238,22 @@ class JobReader:
         if len(newest) < _TOP or number >= newest[0]:
             self._whole_records[number] = _light(record)
 
-    def _with_whole_head(self, log: Log) -> Log:
-        """The log with its head as it was written."""
-        head = log.head
-        if head is None:
-            return log
-        record = self._whole_records.get(head.slot)
-        if record is None or (record.job, record.writer) != (head.job, head.writer):
-            body = self.record(head.slot)
-            if body is None:
-                return log  # collected since; the next reading finds another head
-            record = body[0]
-        self._whole_records = {head.slot: record}
-        slots = {**log.slots, head.slot: replace(log.slots[head.slot], record=record)}
-        chain = tuple(record if each.slot == head.slot else each for each in log.chain)
-        return replace(log, slots=slots, chain=chain)
+    def _with_whole_records(self, log: Log) -> Log:
+        """The log with the records that a status shows as they were written: the head, and the newest one that read something."""
+        shown = {each.slot: each for each in (log.head, newest_that_read(log)) if each is not None}
+        whole = {slot: record for slot, slim in shown.items() if (record := self._whole(slim)) is not None}
+        self._whole_records = whole
+        slots = {slot: replace(log.slots[slot], record=record) for slot, record in whole.items()}
+        chain = tuple(whole.get(each.slot, each) for each in log.chain)
+        return replace(log, slots={**log.slots, **slots}, chain=chain)
+
+    def _whole(self, slim: Record) -> Record | None:
+        """None when it was collected since; the next reading finds another one."""
+        record = self._whole_records.get(slim.slot)
+        if record is not None and (record.job, record.writer) == (slim.job, slim.writer):
+            return record
+        body = self.record(slim.slot)
+        return None if body is None else body[0]
 
     def each(self, work: Callable[[T], U], items: Sequence[T]) -> Iterable[U]:
         """All of them; from a store that is far away, several at a time."""
@@ -254,6 +266,11 @@ def _is_other(one: object, two: object) -> bool:
     return one is not two
 
 
+def _shown_payload(sink: Prepared) -> dict[str, str]:
+    """What the pages show of it."""
+    return {CATALOG_NAME: sink.name} if sink.name else {}
+
+
 def _light(record: Record) -> Record:
     """The record without the bytes that travel inside it: the pages show names and sizes."""
 
@@ -262,7 +279,9 @@ def _light(record: Record) -> Record:
 
     light = with_references(record, lighter)
     sinks = {
-        uid: msgspec.structs.replace(prepared, payload={}, files=tuple(map(lighter, prepared.files)))
+        uid: msgspec.structs.replace(
+            prepared, payload=_shown_payload(prepared), files=tuple(map(lighter, prepared.files))
+        )
         for uid, prepared in record.sinks.items()
     }
     operators = {

@@ -31,6 +31,12 @@ POSITIONS = "positions"
 """Among the statistics of a checkpoint that puts sources somewhere and reads nothing: which."""
 UNDONE_BY = "undone_by"
 """Among those of such a checkpoint whose sources go on behind what their tables have undone: by source, the version that undid it."""
+FAILED_TRIES = "failed_tries"
+"""Among those of a checkpoint: how many tries of its batch failed."""
+INPUT_FREE = "input_free"
+"""Among those of a checkpoint: whether its batch had timers alone."""
+READ_OF_LINES = (CONTINUED_SLOT, FAILED_TRIES)
+"""The metrics of a line that the functions below read: whoever keeps a line without the others gets the same answers."""
 LONGEST_UID = 255
 """Most characters of a source's uid that are taken from a batch's note; a run may have noted anything."""
 _LONGEST_PARTITION = 260
@@ -224,7 +230,7 @@ def summary(lines: Iterable[HistoryLine]) -> Summary:
 
 
 def _failed(line: HistoryLine) -> int:
-    tries = line.metrics.get("failed_tries", 0)
+    tries = line.metrics.get(FAILED_TRIES, 0)
     return (line.status == "ABANDONED") + (min(tries, MOST) if isinstance(tries, int) and tries > 0 else 0)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import tags_among
-from stateflow.checkpoint.statistics import HistoryLine, Summary, held, summary
+from stateflow.checkpoint.statistics import INPUT_FREE, HistoryLine, Summary, held, summary
 from stateflow.format.instants import END_OF_TIME
 from stateflow.format.records import (
     ExpiryShare,
@@ -243,15 +243,19 @@ def _held(head: Record | None) -> dict[str, Any]:
 
 def _batch_size(log: Log, lines: Iterable[HistoryLine]) -> dict[str, Any]:
     """Of the newest batch that has read something: one for timers alone takes what it takes, whatever the target is."""
-    newest = log.head
-    if newest is not None and newest.statistics.get("input_free"):
-        read = (r for r in reversed(log.checkpoints) if not r.statistics.get("input_free"))
-        newest = next(read, newest)
+    newest = newest_that_read(log)
     if newest is None:
         return {}
     line = next((line for line in lines if line.id == newest.slot), None)
     rows, duration = (line.processed_rows, line.end_to_end_duration) if line else (0, None)
     return sizes_document(newest.statistics, rows, duration)
+
+
+def newest_that_read(log: Log) -> Record | None:
+    """The head, or behind batches for timers alone the newest checkpoint whose batch has read something."""
+    if log.head is None or not log.head.statistics.get(INPUT_FREE):
+        return log.head
+    return next((r for r in reversed(log.checkpoints) if not r.statistics.get(INPUT_FREE)), log.head)
 
 
 def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int, gone: bool) -> Status:

@@ -8,19 +8,22 @@ from dataclasses import asdict, replace
 
 import pytest
 import xxhash
+from msgspec import structs
 
 from stateflow.checkpoint.control import read_heartbeat, read_progress
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.statistics import HistoryLine, history
+from stateflow.checkpoint.statistics import HistoryLine, history, summary
 from stateflow.config.options import Options
 from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
-from stateflow.observe.status import status_of
-from stateflow.observe.timelines import spans
+from stateflow.format.records import CATALOG_NAME
+from stateflow.observe.status import status_of, summary_document
+from stateflow.observe.timelines import audit, spans
 from stateflow_ui import catalog as catalog_module
-from stateflow_ui import details
+from stateflow_ui import details, documents
 from stateflow_ui.cached_value import CachedValue
 from stateflow_ui.job_reader import NEAR_RECORDS, JobFacts, JobReader, together
 from stateflow_ui.reader_threads import ReaderThreads
@@ -76,6 +79,26 @@ def assert_equal(facts: JobFacts, world: World) -> None:
         {**{name: getattr(line, name) for name in line.__struct_fields__}} for line in lines
     ]
     assert facts.spans == drawn
+    acts = details.graph(facts, [], NOW)["audit"]
+    assert [(act["id"], act["sinks"], act["metrics"]) for act in acts] == [
+        (line.id, line.sinks, line.metrics) for line in audit(lines)
+    ]
+    shown = documents.job(facts, NOW, StaleAfter(""), "")
+    assert shown["summary"] == shown["status"]["checkpoints"] == summary_document(summary(lines))
+
+
+SIZED = {
+    "batch_size": {"target_ms": 30_000, "streams": [{"source": "numbers", "unit": "rows", "most": 1}]},
+    "failed_tries": 3,
+}
+
+
+def with_catalog_names(draft: Draft, noted: dict[str, object]) -> Draft:
+    sinks = {
+        uid: structs.replace(sink, payload={**sink.payload, CATALOG_NAME: f"lake.{uid}"})
+        for uid, sink in draft.sinks.items()
+    }
+    return structs.replace(draft, sinks=sinks, statistics=noted)
 
 
 def story(world: World) -> Iterator[str]:
@@ -99,6 +122,18 @@ def story(world: World) -> Iterator[str]:
     yield "another run"
     writer.complete(writer.decide(world.rewind(world.log().record(3))), {})
     yield "a restore"
+    world.batch(writer)
+    yield "a batch"
+    for noted in (SIZED, *[{"input_free": True}] * 6):
+        permit = writer.decide(with_catalog_names(world.prepare(writer), noted))
+        writer.complete(permit, world.commit(permit.record))
+        yield "a batch with a target after failed tries, and batches for timers alone"
+    writer.complete(writer.decide(world.rewind(world.log().checkpoints[-2])), {})
+    yield "a restore, which has no outputs"
+    writer.decide(world.prepare(writer))
+    world.abandon(writer.next_slot - 1, "its table is gone")
+    yield "an output that was given up"
+    writer = world.claim("third", retained=2)
     world.batch(writer)
     world.untag("v1")
     writer.collect(2, orphans=True)
