@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ def _version(version: KeyVersion) -> dict[str, Any]:
         "kind": version.kind,
         "what": version.what,
         "value": shown(version.value),
+        "numbers": numbers(version.value),
         "more": version.result is not None and version.result.more,
         "dag_run": version.dag_run,
         "code": version.versions.get("revision", "")
@@ -82,14 +83,51 @@ def replays(reports: Sequence[KeptReport]) -> dict[str, Any]:
                 "by": owner_document(report.owner),
                 "max_changed": report.max_changed,
                 "excess": report.excess,
-                "report": report.document,
+                "report": _report(report.document),
             }
             for report in reports
         ]
     }
 
 
-def shown(value: Any) -> Any:
-    """The value, or the beginning of its text if that is long."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    return value if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
+def _report(document: Mapping[str, Any]) -> dict[str, Any]:
+    """With keys and rows as texts."""
+    groups = {
+        name: [
+            {**group, "changes": [_change(change) for change in group["changes"]]} for group in document[name]
+        ]
+        for name in ("sinks", "states")
+    }
+    return {**document, **groups}
+
+
+def _change(change: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: shown(value) if name in ("key", "before", "after") else value for name, value in change.items()
+    }
+
+
+def shown(value: Any) -> str | None:
+    """The value as a text, or the beginning of it if that is long; None where there is nothing.
+
+    A browser would read the number 9007199254740993 as 9007199254740992, and -0.0 as 0.
+    """
+    if value is None:
+        return None
+    text = _text(value)
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
+
+
+def numbers(value: Any) -> dict[str, str]:
+    """What a curve may draw of a value: the number itself, under an empty name, or those of its fields that are numbers."""
+    fields = value if isinstance(value, Mapping) else {"": value}
+    texts = {name: _text(field) for name, field in fields.items() if _is_number(field)}
+    return texts if sum(map(len, texts)) + sum(map(len, texts.values())) <= MOST_TEXT else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()

@@ -14,6 +14,7 @@ from stateflow.checkpoint.statistics import HistoryLine, summary
 from stateflow.observe.status import line_document, summary_document
 from stateflow.observe.timelines import audit, spans
 from stateflow.restore import gone_back
+from stateflow_ui import state_documents
 from stateflow_ui.charts import percentiles, recent
 from stateflow_ui.history_lines import Lines, target_of
 
@@ -21,6 +22,9 @@ NOW = 1_795_143_845_000
 """2026-11-20 03:04:05 UTC."""
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 MB = 1 << 20
+
+ACCOUNT = 9_007_199_254_740_993
+"""A whole number that a browser's numbers do not have."""
 
 TEAMS = ("payments", "orders", "ads", "fraud", "search", "ledger", "shipping", "risk", "loyalty", "stock")
 THINGS = (
@@ -698,12 +702,13 @@ def key_history(world: World, key: str) -> dict[str, Any]:
     values = [round(120 + 40 * math.sin(k / 3) - (260 if 18 <= k < 24 else 0), 2) for k in range(40)]
     versions: list[dict[str, Any]] = []
     for k, line in enumerate(slots):
-        shown: Any = {"total": values[k], "seen": k} if key == "fields" else values[k]
+        of_keys = {"fields": {"total": values[k], "seen": k}, "text": f"a text of {k}", "large": ACCOUNT - k}
+        value = None if k == 24 else of_keys.get(key, values[k])
         versions.append(
             {
                 "slot": line.id, "at": line.latest_ack_timestamp, "kind": "restore" if k == 25 else "checkpoint",
                 "what": "kept" if k == 0 else "deleted" if k == 24 else "set" if k == 25 else "changed",
-                "value": None if k == 24 else f"a text of {k}" if key == "text" else shown,
+                "value": state_documents.shown(value), "numbers": state_documents.numbers(value),
                 "more": False, "dag_run": line.dag_run, "code": "1a2b3c4d5e6f",
             }
         )  # fmt: skip
@@ -721,8 +726,8 @@ def differences(world: World, before: str, after: str) -> dict[str, Any]:
     first = [
         {
             "kind": kind, "key": str(40 + k), "namespace": None, "part": None,
-            "before": None if kind == "came" else 120.5 + k,
-            "after": None if kind == "went" else {"total": -240.25, "note": "x" * 300},
+            "before": None if kind == "came" else str(120.5 + k),
+            "after": None if kind == "went" else f'{{"total":-240.25,"account":{ACCOUNT},"note":"{"x" * 300}"}}',
         }
         for k, kind in enumerate(("came", "went", "changed", "changed"))
     ]  # fmt: skip
@@ -738,9 +743,9 @@ def differences(world: World, before: str, after: str) -> dict[str, Any]:
 
 
 def replays(world: World) -> dict[str, Any]:
-    row = {"user": 42, "total": 120.0}
+    user, row = f'{{"user":{ACCOUNT}}}', f'{{"user":{ACCOUNT},"total":%s}}'
     change = {
-        "slot": world.head - 3, "kind": "different", "key": {"user": 42}, "before": row, "after": {**row, "total": 240.0},
+        "slot": world.head - 3, "kind": "different", "key": user, "before": row % 120.0, "after": row % 240.0,
     }  # fmt: skip
     sink = {
         "sink": "totals", "before": 41_000, "after": 41_000, "gone": 0, "new": 0, "different": 20_411, "columns_gone": [],
@@ -748,7 +753,7 @@ def replays(world: World) -> dict[str, Any]:
     }  # fmt: skip
     state = {
         "operator": "balance", "state": "total", "keys": 20_000, "gone": 0, "new": 0, "different": 20_000, "note": "",
-        "changes": [{"kind": "different", "key": 42, "before": 120.0, "after": 240.0}],
+        "changes": [{"kind": "different", "key": "42", "before": "120.0", "after": "240.0"}],
     }  # fmt: skip
     report = {
         "job": "orders", "pipeline": "orders", "from": world.head - 20, "to": world.head, "batches": 20, "rows": 8_204_113,

@@ -9,7 +9,16 @@ import pytest
 
 from tests.ui.browser import Visit
 from tests.ui.conftest import BASE, Served
-from tests.ui.fixture_data import NOW, World, bare_world, empty_world, full_world, young_world
+from tests.ui.fixture_data import (
+    ACCOUNT,
+    NOW,
+    SHADOW,
+    World,
+    bare_world,
+    empty_world,
+    full_world,
+    young_world,
+)
 from tests.ui.fixture_server import application, serving
 
 if TYPE_CHECKING:
@@ -558,6 +567,22 @@ def test_a_value_with_fields_has_a_curve_of_each_number_and_a_text_has_none(
     page.goto(f"{asked}nobody")
     page.get_by_role("heading", name="Nothing was ever set for this key").wait_for()
     page.get_by_text("a key of operator 'balance' is ").wait_for()
+
+
+def test_a_number_is_shown_with_all_its_digits(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/keys?operator=balance&state=total&key=large", hasty=True).page
+    page.locator(".curve").wait_for()
+    numbers = [str(ACCOUNT - k) for k in range(40) if k != 24]
+    shown = page.locator("table.past td.col-value code").all_inner_texts()
+    assert [text.strip() for text in shown] == numbers[::-1]
+    assert page.locator(".curve-scale span").all_text_contents() == [numbers[0], numbers[-1]]
+    assert (page.locator(".curve-point").first.get_attribute("title") or "").endswith(f": {numbers[0]}")
+    page.goto(f"{served.job}/differences?before={served.world.head - 1}&after={served.world.head}")
+    first = page.get_by_role("table", name="First changes of balance total")
+    assert str(ACCOUNT) in first.locator("tbody tr").first.inner_text()
+    page.goto(f"{served.job}/replays/{SHADOW}")
+    row = page.get_by_role("table", name="First differences").locator("tbody tr").first
+    assert row.inner_text().count(str(ACCOUNT)) == 3
 
 
 def test_what_is_no_key_is_refused_in_the_server_s_words(served: Served, visit: Visit) -> None:

@@ -64,7 +64,7 @@ function First({ conn, job, found }) {
   const total = Object.values(found.counts).reduce((sum, count) => sum + count, 0);
   const columns = [
     { key: "key", name: "Key", cell: (each) => html`<a href=${`${jobHref(conn, job, "keys")}?${queryOf({ operator: found.operator, state: found.state, key: each.key })}`}>${each.key}</a>` },
-    { key: "part", name: "Entry", cell: (each) => [each.namespace, each.part].filter((part) => part !== null).map((part) => (typeof part === "string" ? part : JSON.stringify(part))).join(", ") },
+    { key: "part", name: "Entry", cell: (each) => [each.namespace, each.part].filter((part) => part !== null).join(", ") },
     { key: "kind", name: "What", cell: (each) => html`<${Badge} kind=${each.kind === "went" || each.kind === "deleted" || each.kind === "expired" ? "abandoned" : ""}>${each.kind}<//>` },
     { key: "before", name: "Before", wide: true, cell: (each) => html`<${Value} value=${each.before} />` },
     { key: "after", name: "After", wide: true, cell: (each) => html`<${Value} value=${each.after} />` },

@@ -62,7 +62,7 @@ function Past({ conn, job, asked }) {
   }
   const fields = numericFields(versions);
   const chosen = fields.includes(field) ? field : fields[0];
-  const points = chosen === undefined ? [] : versions.map((each) => ({ ...each, y: numberOf(each.value, chosen) }));
+  const points = chosen === undefined ? [] : versions.map((each) => ({ ...each, label: each.numbers[chosen], y: numberOf(each.numbers[chosen]) }));
   const href = (slot) => checkpointHref(conn, job, slot);
   return html`<div class="stack">
     <${Trouble} error=${error} data=${data} />
@@ -98,14 +98,10 @@ function What({ version }) {
     ${kind !== "checkpoint" && html` <${Badge} kind=${kind}>${KINDS[kind] ?? kind}<//>`}`;
 }
 
-const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-
 // "" stands for the value itself; a value with fields has a curve of each that is a number.
 function numericFields(versions) {
-  const values = versions.map((each) => each.value).filter((value) => value !== null);
-  if (values.length && values.every(isNumber)) return [""];
-  if (!values.length || !values.every((value) => typeof value === "object" && !Array.isArray(value))) return [];
-  return Object.keys(values[0]).filter((name) => values.every((value) => isNumber(value[name])));
+  const held = versions.filter((each) => each.value !== null);
+  return Object.keys(held[0]?.numbers ?? {}).filter((name) => held.every((each) => name in each.numbers));
 }
 
-const numberOf = (value, field) => (value === null ? null : field === "" ? value : value[field]);
+const numberOf = (text) => (text === undefined ? null : Number(text));

@@ -3,12 +3,10 @@ import { html } from "../html.js";
 
 const LONG = 160;
 
-export const valueText = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
-
+// The server sends each value as text, for a number of this language has no more than 53 bits.
 export function Value({ value }) {
-  const text = valueText(value);
-  if (!text) return html`<span class="none">–</span>`;
-  return html`<code class="value" title=${text.length > LONG ? text : undefined}>${text.length > LONG ? `${text.slice(0, LONG - 1)}…` : text}</code>`;
+  if (!value) return html`<span class="none">–</span>`;
+  return html`<code class="value" title=${value.length > LONG ? value : undefined}>${value.length > LONG ? `${value.slice(0, LONG - 1)}…` : value}</code>`;
 }
 
 // A query for the address: what is empty is left out.
