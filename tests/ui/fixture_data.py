@@ -722,7 +722,8 @@ def key_history(world: World, key: str) -> dict[str, Any]:
 
 def differences(world: World, before: str, after: str) -> dict[str, Any]:
     at = {line.id: line.latest_ack_timestamp for line in world.lines}
-    one, other = int(before), world.head if after == "latest" else int(after)
+    one = int(before) if before.isdecimal() else world.head - 1
+    other = world.head if after == "latest" else int(after)
     first = [
         {
             "kind": kind, "key": str(40 + k), "namespace": None, "part": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +23,7 @@ from tests.ui.fixture_data import (
 from tests.ui.fixture_server import application, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.system
 
@@ -610,6 +611,53 @@ def test_any_two_points_are_compared_state_by_state(served: Served, visit: Visit
     page.locator("form.asking label:nth-of-type(2) input").fill("10330")
     page.get_by_role("button", name="Compare").click()
     page.get_by_role("heading", name="No entry differs").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        ("2026-11-19 22:04:05", "2026-11-20T03:04:05Z"),
+        ("2026-11-19T22:04", "2026-11-20T03:04Z"),
+        ("2026-07-01 00:00:00.5", "2026-07-01T04:00:00.5Z"),
+        ("2026-03-08 03:30", "2026-03-08T07:30Z"),
+        ("2026-11-01 00:30", "2026-11-01T04:30Z"),
+        ("2026-11-20T03:04:05Z", "2026-11-20T03:04:05Z"),
+        ("2026-11-20T03:04+01:00", "2026-11-20T03:04+01:00"),
+        ("2026-02-30 10:00", "2026-02-30 10:00"),
+        ("tag:2026-11-19 22:04", "tag:2026-11-19 22:04"),
+        ("10330", "10330"),
+    ],
+)
+def test_a_time_means_what_the_pages_show_it_for(new_yorker: Page, typed: str, sent: str) -> None:
+    assert new_yorker.evaluate(IN_UTC, typed) == sent
+
+
+IN_UTC = "async (text) => (await import(new URL('static/js/format.js', document.baseURI))).timeInUtc(text)"
+NEW_YORK = {"timezone": '"America/New_York"'}
+
+
+@pytest.fixture(scope="module")
+def new_yorker(browser: Browser, served: Served) -> Iterator[Page]:
+    """A page that shows times of New York."""
+    page = browser.new_page(timezone_id="UTC")
+    page.add_init_script(f"localStorage.setItem('timezone', {NEW_YORK['timezone']!r})")
+    page.goto(served.pages)
+    yield page
+    page.close()
+
+
+def test_what_a_page_shows_as_a_time_can_be_asked_for(served: Served, visit: Visit) -> None:
+    visited = visit(f"{served.job}/differences", storage=NEW_YORK, hasty=True)
+    page = visited.page
+    page.locator("form.asking label:nth-of-type(1) input").fill("2026-11-19 22:04:05")
+    page.locator("form.asking label:nth-of-type(2) input").fill("latest")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/differences?before=2026-11-20T03%3A04%3A05Z&after=latest")
+    page.goto(f"{served.job}/keys")
+    page.locator("form.asking label.grows input").fill("42")
+    page.get_by_label("Since").fill("2026-11-19 22:04:05")
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_url("**/keys?*&since=2026-11-20T03%3A04%3A05Z")
 
 
 def test_reports_of_replays_say_what_would_be_otherwise(served: Served, visit: Visit) -> None:

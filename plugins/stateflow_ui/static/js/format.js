@@ -84,6 +84,19 @@ export function moment(ms) {
   return ms >= END_OF_TIME - 1000 ? "end of time" : clock.format(ms);
 }
 
+const TIME = /^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d)?([.,]\d+)?$/;
+
+// A time as `moment` shows it, in UTC, as the server takes it; whatever else was typed stays as it is.
+export function timeInUtc(text) {
+  const [, day, minute, second = "", fraction = ""] = text.match(TIME) ?? [];
+  const shown = Date.parse(`${day}T${minute}${second}Z`);
+  if (!day || Number.isNaN(shown) || !new Date(shown).toISOString().startsWith(day)) return text;
+  const ahead = (ms) => Date.parse(`${clock.format(ms).replace(" ", "T")}Z`) - ms;
+  // The clocks may change between the two.
+  const at = shown - ahead(shown - ahead(shown));
+  return `${new Date(at).toISOString().slice(0, second ? 19 : 16)}${fraction}Z`;
+}
+
 export const drained = (ms) => !missing(ms) && ms >= END_OF_TIME - 1000;
 
 export const iso = (ms) => (missing(ms) || ms === 0 || drained(ms) ? "" : new Date(ms).toISOString());

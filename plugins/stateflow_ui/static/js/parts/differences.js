@@ -1,7 +1,7 @@
 // What changed between two points of the timeline: by operator and state, with the first changes of each.
 import { html, useState } from "../html.js";
 import { jobPath } from "../api.js";
-import { plural, whole } from "../format.js";
+import { plural, timeInUtc, whole, zone } from "../format.js";
 import { useLive } from "../live.js";
 import { checkpointHref, jobHref } from "../route.js";
 import { NoRight } from "./right.js";
@@ -28,12 +28,12 @@ function Form({ conn, job, status, asked }) {
   const names = ["latest", ...Object.keys(status.tags ?? {}).map((name) => `tag:${name}`)];
   function go(event) {
     event.preventDefault();
-    const plain = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, value.trim().replace(/^#/, "")]));
+    const plain = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, timeInUtc(value.trim().replace(/^#/, ""))]));
     location.hash = `${jobHref(conn, job, "differences")}?${queryOf(plain)}`;
   }
   return html`<form class="asking" onSubmit=${go}>
     <datalist id="points">${names.map((name) => html`<option key=${name} value=${name} />`)}</datalist>
-    <label>From <small>number, tag:NAME or time</small><input required list="points" autocomplete="off" spellcheck="false" size="18" placeholder="317" value=${values.before} onInput=${set("before")} /></label>
+    <label title=${`A time without a zone is one of ${zone}`}>From <small>number, tag:NAME or time</small><input required list="points" autocomplete="off" spellcheck="false" size="18" placeholder="317" value=${values.before} onInput=${set("before")} /></label>
     <label>To <small>the same</small><input required list="points" autocomplete="off" spellcheck="false" size="18" placeholder="latest" value=${values.after} onInput=${set("after")} /></label>
     <label>Operator<select value=${values.operator} onChange=${set("operator")}><option value="">all</option>${(status.operators ?? []).map((each) => html`<option key=${each.uid} value=${each.uid}>${each.uid}</option>`)}</select></label>
     <button type="submit" class="primary">Compare</button>

@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { DagRun } from "../airflow.js";
 import { jobPath } from "../api.js";
-import { plural } from "../format.js";
+import { plural, timeInUtc, zone } from "../format.js";
 import { useLive } from "../live.js";
 import { checkpointHref, jobHref } from "../route.js";
 import { Curve } from "./curve.js";
@@ -40,14 +40,14 @@ function Form({ conn, job, operators, asked }) {
   function go(event) {
     event.preventDefault();
     const map_key = type.startsWith("map") ? values.map_key.trim() : "";
-    location.hash = `${jobHref(conn, job, "keys")}?${queryOf({ operator: operator.uid, state, key: values.key.trim(), map_key, since: values.since.trim() })}`;
+    location.hash = `${jobHref(conn, job, "keys")}?${queryOf({ operator: operator.uid, state, key: values.key.trim(), map_key, since: timeInUtc(values.since.trim()) })}`;
   }
   return html`<form class="asking" onSubmit=${go}>
     <label>Operator<select value=${operator.uid} onChange=${set("operator")}>${operators.map((each) => html`<option key=${each.uid} value=${each.uid}>${each.uid}</option>`)}</select></label>
     <label>State<select value=${state} onChange=${set("state")}>${states.map(([name, text]) => html`<option key=${name} value=${name} title=${text}>${name} (${text.split(" ")[0]})</option>`)}</select></label>
     <label class="grows">Key <small>${operator.key}</small><input required autocomplete="off" spellcheck="false" placeholder=${operator.key.includes(",") ? "a,7" : "42"} value=${values.key} onInput=${set("key")} /></label>
     ${type.startsWith("map") && html`<label>Map key <small>empty: all</small><input autocomplete="off" spellcheck="false" value=${values.map_key} onInput=${set("map_key")} /></label>`}
-    <label>Since <small>empty: all kept</small><input autocomplete="off" spellcheck="false" size="16" placeholder="300 or tag:NAME" value=${values.since} onInput=${set("since")} /></label>
+    <label title=${`A time without a zone is one of ${zone}`}>Since <small>empty: all kept</small><input autocomplete="off" spellcheck="false" size="16" placeholder="300, tag:NAME or time" value=${values.since} onInput=${set("since")} /></label>
     <button type="submit" class="primary">Show</button>
   </form>`;
 }
