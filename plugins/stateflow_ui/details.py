@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
+from stateflow.checkpoint.names import newest_up_to
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.format.records import OperatorState, Outcome, Record, SourceState
 from stateflow.format.references import state_bytes
@@ -24,11 +25,14 @@ MOST_SPANS, MOST_ACTS = 500, 100
 def checkpoint(
     facts: JobFacts, line: HistoryLine, body: tuple[Record, Outcome | None] | None
 ) -> dict[str, Any]:
-    """One record; of one that was collected only its line is left."""
+    """One record; of one that was collected only its line is left. `kept`: its state can be read, and compared with that of `since`,
+    the newest kept record up to the one that it continues."""
     document = facts.lines.document(line)
     document_of_line: dict[str, Any] = {
         "line": document,
         "collected": body is None,
+        "kept": body is not None and newest_up_to(facts.log, line.id) == line.id,
+        "since": None if body is None or not line.based_on else newest_up_to(facts.log, line.based_on),
         "tags": sorted(name for name, slot in facts.status.tags.items() if slot == line.id),
         "head": facts.status.head == line.id,
         "operators": [],

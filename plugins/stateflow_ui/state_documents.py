@@ -26,7 +26,10 @@ def history(found: ReadHistory) -> dict[str, Any]:
         "key": asked.key,
         "map_key": asked.map_key,
         "namespace": asked.namespace,
-        "versions": [_version(version) for version in found.history.versions],
+        "versions": [
+            {**_version(version), "previous": found.previous.get(version.slot)}
+            for version in found.history.versions
+        ],
         "checkpoints": found.history.checkpoints,
         "nothing": found.history.nothing,
         "cut": found.cut,

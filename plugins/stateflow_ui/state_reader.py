@@ -3,7 +3,7 @@ database; nothing is written into the root, so nothing is pinned either."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -48,6 +48,8 @@ class ReadHistory:
     history: KeyHistory
     cut: str
     """Why it is not the whole history that is kept, as a sentence."""
+    previous: Mapping[int, int]
+    """By slot, the kept record before it."""
 
 
 @dataclass
@@ -107,7 +109,8 @@ class StateReader:
             cut = f"these are the newest {MOST_VERSIONS} values: `stateflow history` shows all of them"
         elif found.collected:
             cut = f"{several(len(found.collected), 'checkpoint')} collected meanwhile, and left out"
-        return ReadHistory(asked, found, cut)
+        slots = [record.slot for record in complete_records(log)]
+        return ReadHistory(asked, found, cut, dict(zip(slots[1:], slots, strict=False)))
 
     def differences(self, before: str, after: str, operator: str, state: str, log: Log) -> ReadDifferences:
         slots = [slot_of(parse(name), self.job, log) for name in (before, after)]

@@ -193,6 +193,11 @@ def complete_records(log: Log) -> list[Record]:
     ]
 
 
+def newest_up_to(log: Log, slot: int) -> int | None:
+    """The newest record up to this slot whose state can be read: the ones between may have been collected."""
+    return max((record.slot for record in complete_records(log) if record.slot <= slot), default=None)
+
+
 def tag_of(name: str, job: JobHandle) -> Pin:
     """The tag with this name. NotFoundError lists the tags of the job."""
     from stateflow.checkpoint.pins import (

@@ -18,6 +18,7 @@ from stateflow.checkpoint.names import (
     Slot,
     Time,
     complete_records,
+    newest_up_to,
     no_checkpoint,
     parse,
     slot_of,
@@ -274,7 +275,7 @@ def _untouched(
     state = next((name for name, schema in operator.states.items() if not schema.namespace), "")
     asked = f"stateflow history {job.name} {uid} {state} {as_last_argument(key)}"
     look = f"; `{asked}` shows its values" if newest and state else ""
-    if not newest and (before := max((r.slot for r in complete_records(log) if r.slot < slot), default=None)):
+    if not newest and (before := newest_up_to(log, slot - 1)):
         look = f"; `stateflow diff {job.name} {before} {slot} --operator {uid}` shows keys that it changed"
     return f"the batch of checkpoint {slot} had no rows of key {key} for operator {uid!r}, and left its state alone: {known}{look}"
 

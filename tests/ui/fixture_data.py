@@ -56,6 +56,8 @@ class World:
     fault: str = ""
     """When it says something, every answer of the API is a failure that says it."""
     now: int = NOW
+    stateless: bool = False
+    """Whether the job `orders` has no operators."""
     held: dict[str, Any] | None = None
     """Which source holds the watermark of the job `orders` back, and since when."""
 
@@ -619,17 +621,25 @@ def graph(world: World, lines: list[HistoryLine]) -> dict[str, Any]:
     }
 
 
+def _kept(world: World, slot: int) -> bool:
+    return slot >= world.head - 120 or slot in world.tags.values()
+
+
 def checkpoint_document(world: World, lines: list[HistoryLine], slot: int) -> dict[str, Any] | None:
     line = next((line for line in lines if line.id == slot), None)
     if line is None:
         return None
-    collected = slot < lines[-1].id - 120 and slot not in world.tags.values()
+    collected = not _kept(world, slot)
     return {
+        "kept": not collected,
+        "since": next((at for at in range(line.based_on or 0, 0, -1) if _kept(world, at)), None),
         "line": line_document(line),
         "collected": collected,
         "tags": [name for name, tagged in world.tags.items() if tagged == slot],
         "head": slot == lines[-1].id,
-        "operators": [] if collected else [_operator_details(row, slot) for row in operator_rows()],
+        "operators": []
+        if collected or world.stateless
+        else [_operator_details(row, slot) for row in operator_rows()],
         "sources": [] if collected else source_rows(line.latest_ack_timestamp),
         "sinks": [
             {
@@ -709,7 +719,7 @@ def key_history(world: World, key: str) -> dict[str, Any]:
                 "slot": line.id, "at": line.latest_ack_timestamp, "kind": "restore" if k == 25 else "checkpoint",
                 "what": "kept" if k == 0 else "deleted" if k == 24 else "set" if k == 25 else "changed",
                 "value": state_documents.shown(value), "numbers": state_documents.numbers(value),
-                "more": False, "dag_run": line.dag_run, "code": "1a2b3c4d5e6f",
+                "previous": slots[k - 2 if k == 30 else k - 1].id if k else None, "more": False, "dag_run": line.dag_run, "code": "1a2b3c4d5e6f",
             }
         )  # fmt: skip
     return {

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ui.browser import Visit
 from tests.ui.conftest import BASE, Served
-from tests.ui.fixture_data import young_world
+from tests.ui.fixture_data import full_world, young_world
 from tests.ui.fixture_server import application, serving
 
 if TYPE_CHECKING:
@@ -111,6 +111,16 @@ def test_a_restore_from_a_checkpoint_and_from_a_savepoint(served: Served, visit:
     dialog.get_by_role("button", name="Plan the restore").click()
     dialog.wait_for(state="detached")
     assert sent(served)["conf"]["origin"] == "s3://lake/checkpoints/_savepoints/orders/nightly-19"
+
+
+def test_a_job_without_operators_is_restored_from_the_checkpoint_that_is_shown(visit: Visit) -> None:
+    world = full_world(300, 3)
+    world.stateless = True
+    with serving(application(world, BASE)) as address:
+        page = visit(f"{Served(world, address).job}/checkpoints/{world.head - 3}").page
+        page.get_by_role("heading", name="Sources").wait_for()
+        dialog = opened(page, "Restore")
+        assert dialog.get_by_label("Checkpoint or savepoint").input_value() == str(world.head - 3)
 
 
 def test_a_stop_says_what_draining_means(served: Served, visit: Visit) -> None:

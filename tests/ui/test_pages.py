@@ -397,6 +397,24 @@ def test_a_checkpoint_down_to_its_key_groups(served: Served, visit: Visit) -> No
     page.get_by_role("heading", name=f"Checkpoint {served.world.head - 1}").wait_for()
 
 
+def test_what_changed_is_asked_since_the_newest_checkpoint_that_is_kept(served: Served, visit: Visit) -> None:
+    older, newer = sorted(served.world.tags.values())
+    page = visit(f"{served.job}/checkpoints/{newer}").page
+    link = page.get_by_role("link", name=f"What changed in the state since #{older}")
+    link.wait_for()
+    assert (link.get_attribute("href") or "").endswith(f"before={older}&after={newer}")
+    assert f"#{newer - 1} has been collected" in page.locator("p.after", has=link).inner_text()
+    page.goto(f"{served.job}/checkpoints/{older}")
+    page.get_by_role("heading", name=f"Checkpoint {older}").wait_for()
+    page.get_by_role("region", name="Operator balance").wait_for()
+    assert page.get_by_role("link", name="What changed in the state").count() == 0
+    page.goto(f"{served.job}/keys?operator=balance&state=total&key=42")
+    page.locator("table.past").wait_for()
+    others = page.locator("td.col-diff").all_inner_texts()
+    assert len([text for text in others if "since #" in text]) == 1
+    assert others[-1] == ""
+
+
 def test_what_is_left_of_a_collected_checkpoint_and_of_none(served: Served, visit: Visit) -> None:
     page = visit(f"{served.job}/checkpoints/9000", expected={404}).page
     page.locator(".empty").wait_for()

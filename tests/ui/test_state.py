@@ -22,7 +22,7 @@ from stateflow.replay import reports
 from stateflow.replay.comparison import ReplayReport, SinkChanges
 from stateflow.replay.rows import RowChange
 from stateflow.state.values.serializers import serializer_for
-from stateflow_ui import reading_budget, state_documents, state_reader
+from stateflow_ui import details, reading_budget, state_documents, state_reader
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.root import Root
 from tests.airflow.tasks import files_of
@@ -371,6 +371,34 @@ def test_an_answer_does_not_outlive_the_head_nor_an_erased_key(
     plan_erase(Job(str(airflow_app.root), "erased"), "1", options).apply(Owner("me"))
     until(lambda: str(ERASED) not in str(get(airflow_app, key)["versions"]))
     assert airflow_app.admin.get(f"{address}/differences?before={first}&after={newest}").status_code == 404
+
+
+def test_what_changed_is_asked_since_what_is_kept(tmp_path: Path) -> None:
+    job = GrownJob(tmp_path)
+    slots = [put(job, u1=value) for value in range(8)]
+    job.tag(slots[1], "first")
+    job.tag(slots[4], "second")
+    job.collect(2)
+    catalog = catalog_of([Root("main", str(tmp_path), str(tmp_path))], Clock())
+    kept = [slots[1], slots[4], slots[6], slots[7]]
+    key = KeyOfState("balance", "total", "1", None, None)
+    found = state_documents.history(asyncio.run(catalog.key_history("main", "orders", key, "")))
+    assert [(each["slot"], each["previous"]) for each in found["versions"]] == [
+        (slot, previous) for slot, previous in zip(kept, [None, *kept], strict=False)
+    ]
+
+    def page(slot: int) -> tuple[bool, int | None]:
+        facts, body = asyncio.run(catalog.checkpoint("main", "orders", slot))
+        line = facts.lines.find(slot)
+        assert line is not None
+        shown = details.checkpoint(facts, line, body)
+        return shown["kept"], shown["since"]
+
+    pages = dict(zip(kept, [(True, since) for since in (None, *kept)], strict=False))
+    assert {slot: page(slot) for slot in slots} == dict.fromkeys(slots, (False, None)) | pages
+    for slot, (_, since) in pages.items():
+        if since is not None:
+            asyncio.run(catalog.differences("main", "orders", str(since), str(slot), "", ""))
 
 
 def until(holds: Callable[[], bool]) -> None:

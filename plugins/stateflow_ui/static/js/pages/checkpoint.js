@@ -17,7 +17,7 @@ export function CheckpointPage({ route }) {
   const { data, error } = useLive(jobPath(conn, job, `checkpoints/${id}`), { every: 10000 });
   const now = useNow(summary.data?.now);
   return html`<div class="page">
-    <${JobHead} conn=${conn} job=${job} data=${summary.data} origin=${data?.operators?.length ? `checkpoint:${id}` : "latest"} />
+    <${JobHead} conn=${conn} job=${job} data=${summary.data} origin=${data?.kept ? `checkpoint:${id}` : "latest"} />
     <${RunList} conn=${conn} job=${job} />
     <${Title} conn=${conn} job=${job} id=${id} line=${data?.line} status=${summary.data?.status} />
     <${Trouble} error=${error} data=${data} />
@@ -43,9 +43,9 @@ function Title({ conn, job, id, line, status }) {
 }
 
 function Details({ conn, job, data, now }) {
-  const { line, operators = [], sources = [], sinks = [], owner = {}, statistics = {}, versions = {} } = data;
+  const { line, since, operators = [], sources = [], sinks = [], owner = {}, statistics = {}, versions = {} } = data;
   const at = line.latest_ack_timestamp || line.trigger_timestamp;
-  const gone = data.collected ?? !operators.length;
+  const gone = data.collected;
   const facts = [
     ["Decided", html`<${Moment} at=${at} /><small>${ago(now - at)}</small>`],
     ["Duration", duration(line.end_to_end_duration || null)],
@@ -59,7 +59,7 @@ function Details({ conn, job, data, now }) {
   return html`<div class="stack">
     <dl class="factlist">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <p class="after">Written by ${written(line, owner)}${code(versions)}</p>
-    ${line.based_on && !gone && html`<p class="after"><a href=${`${jobHref(conn, job, "differences")}?before=${line.based_on}&after=${line.id}`}>What changed in the state since #${line.based_on}</a></p>`}
+    ${data.kept && since && html`<p class="after"><a href=${`${jobHref(conn, job, "differences")}?before=${since}&after=${line.id}`}>What changed in the state since #${since}</a>${since !== line.based_on && `, the newest kept one before it: #${line.based_on} has been collected`}</p>`}
     ${(line.origin || line.note) && html`<p class="noted">${line.origin && html`Restored from <b>${line.origin}</b>${statistics.together ? ", one of several jobs that went back together" : ""}. `}${line.note}</p>`}
     <${Phases} line=${line} statistics=${statistics} />
     ${gone && html`<${Empty} title="Its files were collected"><p>What is told here comes from the statistics, which outlive a checkpoint. It cannot be restored any more; <a href=${jobHref(conn, job, "graph")}>the graph</a> shows those that can.</p><//>`}

@@ -84,12 +84,11 @@ const columns = (conn, job, versions) => [
   { key: "diff", name: "", right: true, cell: (each) => before(conn, job, each, versions) },
 ];
 
-// What else changed in that batch.
+// What else changed in that batch, or since the newest checkpoint before it that is kept.
 function before(conn, job, version, versions) {
-  const at = versions.indexOf(version);
-  const low = version.slot - 1;
-  if (at === 0 || low < 1) return "";
-  return html`<a href=${`${jobHref(conn, job, "differences")}?${queryOf({ before: low >= versions[at - 1].slot ? low : versions[at - 1].slot, after: version.slot })}`}>what else changed</a>`;
+  const { slot, previous } = version;
+  if (version === versions[0] || !previous) return "";
+  return html`<a href=${`${jobHref(conn, job, "differences")}?${queryOf({ before: previous, after: slot })}`}>what else changed${previous < slot - 1 && ` since #${previous}`}</a>`;
 }
 
 function What({ version }) {
