@@ -179,8 +179,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "reading": Room(
         "one key, one state, one snapshot; what happened to a key, what changed, and when it went wrong",
-        "checkpoint config format pipelines/conditions pipelines/rows reading/files savepoints state/backends "
-        "state/expiry state/keys state/values state/values/evolution storage",
+        "checkpoint config format pipelines/conditions pipelines/rows quantities reading/files savepoints "
+        "state/backends state/expiry state/keys state/values state/values/evolution storage",
         "query.py",
     ),
     "spark/internals": Room(

@@ -32,7 +32,7 @@ def history(found: ReadHistory) -> dict[str, Any]:
         ],
         "checkpoints": found.history.checkpoints,
         "nothing": found.history.nothing,
-        "cut": found.cut,
+        "notes": [*([found.cut] if found.cut else []), *found.history.notes],
     }
 
 

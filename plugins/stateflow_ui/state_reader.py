@@ -13,8 +13,8 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.names import complete_records, parse, slot_of
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import FileRef, OperatorState, Record
-from stateflow.jobs.past import kept_records
-from stateflow.quantities import several, size_text
+from stateflow.jobs.past import begins_later, kept_records
+from stateflow.quantities import size_text
 from stateflow.reading.diff import ComparedSnapshot, Differences, EntryChange, StateNames, names_of_states
 from stateflow.reading.files.shard_files import StateFiles, identity
 from stateflow.reading.history import KeyHistory, history_of_key
@@ -96,19 +96,18 @@ class StateReader:
         budget = ReadingBudget(
             f"stateflow history {self.job.name} {asked.operator} {asked.state} KEY", SECONDS
         )
-        kept = [record.slot for record in kept_records(self.job, log, since)]
-        records = self.records(kept[-MOST_CHECKPOINTS:])
+        kept = kept_records(self.job, log, since)
+        records = self.records([record.slot for record in kept[-MOST_CHECKPOINTS:]])
         states = _Past(self._context(budget))
         states.budget = budget
         with _refused():
             found = history_of_key(records, states, replace(asked, limit=MOST_ENTRIES), limit=MOST_VERSIONS)
+        found = replace(found, begins_later=begins_later(kept, log, since))
         cut = ""
         if len(kept) > MOST_CHECKPOINTS:
             cut = f"these are the newest {MOST_CHECKPOINTS} of {len(kept):,} kept checkpoints: `stateflow history` looks at all of them"
         elif found.more:
             cut = f"these are the newest {MOST_VERSIONS} values: `stateflow history` shows all of them"
-        elif found.collected:
-            cut = f"{several(len(found.collected), 'checkpoint')} collected meanwhile, and left out"
         slots = [record.slot for record in complete_records(log)]
         return ReadHistory(asked, found, cut, dict(zip(slots[1:], slots, strict=False)))
 

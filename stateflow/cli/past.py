@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,33 +117,10 @@ def _notes(found: KeyHistory, limit: int) -> list[str]:
     notes = [f"{_counted(found)} read"]
     if found.nothing:
         notes.insert(0, found.nothing)
-    if found.begins_later is not None:
-        notes.append(f"nothing from before checkpoint {found.begins_later} is kept")
-    notes += _otherwise(found)
+    notes += found.notes
     if found.more:
         notes.append(f"there are older versions: --limit above {limit} shows them")
-    if found.collected:
-        notes.append(
-            f"{several(len(found.collected), 'checkpoint')} ({', '.join(map(str, found.collected))}) collected meanwhile, and left out"
-        )
     return notes + _cut(version.value for version in found.versions)
-
-
-def _otherwise(found: KeyHistory | FirstBad) -> list[str]:
-    notes = []
-    if found.other_keys:
-        notes.append(
-            f"in checkpoint {_slots(found.other_keys)} the operator had keys of another type, and the key was not looked up there"
-        )
-    for name in dict.fromkeys(found.renamed.values()):
-        slots = [slot for slot, other in sorted(found.renamed.items()) if other == name]
-        where = f"checkpoint {slots[0]}" if len(slots) == 1 else f"checkpoints {slots[0]} to {slots[-1]}"
-        notes.append(f"in {where} the state is called {name!r}")
-    return notes
-
-
-def _slots(of: Sequence[int]) -> str:
-    return ", ".join(map(str, of[:FIRST])) + ("..." if len(of) > FIRST else "")
 
 
 def _counted(found: KeyHistory | FirstBad) -> str:
@@ -403,6 +380,7 @@ def _first_bad(found: FirstBad, key: str) -> Iterator[Piece]:
 def _said(found: FirstBad, first: str, job: str, operator: str, key: str) -> Iterator[str]:
     """What the search came to, and how to go on."""
     from stateflow.reading.key_state import as_last_argument
+    from stateflow.reading.past_states import notes_on_records, slots_text
     from stateflow.replay.span import EDITS
 
     record, before = found.record, found.before
@@ -426,9 +404,9 @@ def _said(found: FirstBad, first: str, job: str, operator: str, key: str) -> Ite
                 what = EDITS.get(record.kind, "only handed state on")
                 yield f"record {record.slot} {what}: no batch made it that could be debugged"
     if found.other_types:
-        slots = _slots(found.other_types)
+        slots = slots_text(found.other_types)
         yield f"in checkpoint {slots} the state had another type, which the condition does not fit, and it was not looked at there"
-    yield from _otherwise(found)
+    yield from notes_on_records(found.other_keys, found.renamed)
     if found.nothing:
         yield found.nothing
     yield from _cut((found.json["previous"], found.json["value"]))

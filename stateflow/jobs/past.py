@@ -93,8 +93,13 @@ def history(
     log = _log(job)
     records = kept_records(job, log, since)
     found = history_of_key(records, PastStates(_context(job, options)), asked, limit=limit)
-    begins_later = bool(since) and _lies_before(parse(since), complete_records(log)[0])
-    return replace(found, begins_later=records[0].slot if begins_later else None)
+    return replace(found, begins_later=begins_later(records, log, since))
+
+
+def begins_later(records: Sequence[Record], log: Log, since: str) -> int | None:
+    """The oldest of the records from `since` on, if that reaches further back than what is kept."""
+    further = bool(since) and _lies_before(parse(since), complete_records(log)[0])
+    return records[0].slot if further else None
 
 
 def _lies_before(name: Name, record: Record) -> bool:

@@ -14,12 +14,14 @@ from typing import Any, Literal
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import Record, Shard, StateSchema
+from stateflow.quantities import several
 from stateflow.reading.files.shard_files import Identity, identity
 from stateflow.reading.past_states import (
     KeyOfState,
     NoSuchEntriesError,
     PastStates,
     gone,
+    notes_on_records,
     nothing_stored,
     number_of_checkpoints,
     with_other_keys,
@@ -92,6 +94,19 @@ class KeyHistory:
     """The oldest kept checkpoint, if what was asked for reaches further back."""
     rows: Mapping[int, RowsOfVersion] = field(default_factory=dict)
     """By slot, the rows of the versions, if they were asked for."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not kept or was not looked at, and where the state has another name, as sentences."""
+        notes = []
+        if self.begins_later is not None:
+            notes.append(f"nothing from before checkpoint {self.begins_later} is kept")
+        notes += notes_on_records(self.other_keys, self.renamed)
+        if self.collected:
+            notes.append(
+                f"{several(len(self.collected), 'checkpoint')} ({', '.join(map(str, self.collected))}) collected meanwhile, and left out"
+            )
+        return notes
 
 
 def history_of_key(

@@ -27,6 +27,9 @@ READERS = 32
 DISK_READERS = 4
 """Records read at once from a disk. Each waits until the disk keeps its name, which on a busy machine takes a millisecond."""
 
+_FIRST = 10
+"""Slots that a sentence names."""
+
 
 class NoSuchEntriesError(UsageError):
     """A record's state cannot have the entries that are asked for: its keys, map keys or namespaces are of another kind. Whoever looks
@@ -156,6 +159,24 @@ def other_names(records: Sequence[Record], operator: str, state: str) -> dict[in
     return found
 
 
+def notes_on_records(other_keys: Sequence[int], renamed: Mapping[int, str]) -> list[str]:
+    """In which records the key was not looked up, and where the state has another name, as sentences."""
+    notes = []
+    if other_keys:
+        notes.append(
+            f"in checkpoint {slots_text(other_keys)} the operator had keys of another type, and the key was not looked up there"
+        )
+    for name in dict.fromkeys(renamed.values()):
+        slots = [slot for slot, other in sorted(renamed.items()) if other == name]
+        where = f"checkpoint {slots[0]}" if len(slots) == 1 else f"checkpoints {slots[0]} to {slots[-1]}"
+        notes.append(f"in {where} the state is called {name!r}")
+    return notes
+
+
+def slots_text(slots: Sequence[int]) -> str:
+    return ", ".join(map(str, slots[:_FIRST])) + ("..." if len(slots) > _FIRST else "")
+
+
 def number_of_checkpoints(records: Sequence[Record]) -> int:
     """Without restores and other edits, as the retention counts."""
     return sum(record.kind == "checkpoint" for record in records)
@@ -180,8 +201,10 @@ __all__ = [
     "PastStates",
     "file_reader",
     "gone",
+    "notes_on_records",
     "nothing_stored",
     "number_of_checkpoints",
     "other_names",
+    "slots_text",
     "with_other_keys",
 ]

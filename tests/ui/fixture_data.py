@@ -726,7 +726,10 @@ def key_history(world: World, key: str) -> dict[str, Any]:
         "operator": "balance", "state": "total", "key": key, "map_key": None, "namespace": None,
         "versions": [] if key == "nobody" else versions, "checkpoints": 200,
         "nothing": f"no checkpoint that was looked at has anything under key {key}: a key of operator 'balance' is user str: text",
-        "cut": "these are the newest 200 of 10,004 kept checkpoints: `stateflow history` looks at all of them",
+        "notes": [
+            "these are the newest 200 of 10,004 kept checkpoints: `stateflow history` looks at all of them",
+            "in checkpoint 10300 the state is called 'sum'",
+        ],
     }  # fmt: skip
 
 

@@ -557,7 +557,9 @@ def test_a_key_s_past_is_a_curve_and_a_list_from_which_each_checkpoint_opens(
     page.locator(".curve").wait_for()
     assert page.locator(".curve-point").count() == 40
     assert set(page.locator(".curve-point.marked span").all_inner_texts()) == {"deleted", "restore"}
-    assert "the newest 200 of 10,004 kept checkpoints" in page.locator(".notice").inner_text()
+    cut, renamed = page.locator(".notice").all_inner_texts()
+    assert "the newest 200 of 10,004 kept checkpoints" in cut
+    assert "the state is called 'sum'" in renamed
     assert page.locator("table.past tbody tr").count() == 40
     words = [text.strip() for text in page.locator("td.col-what").all_inner_texts()]
     assert words[-1] == "had it already"

@@ -128,7 +128,7 @@ def test_a_key_s_history_is_what_a_query_finds_at_every_checkpoint(airflow_app: 
     assert [(v["slot"], v["what"], v["value"]) for v in found["versions"]] == [
         (2, "kept", "5"), (4, "changed", "8"), (5, "changed", "-3"), (7, "changed", "-1"),
     ]  # fmt: skip
-    assert (found["checkpoints"], found["cut"]) == (8, "")
+    assert (found["checkpoints"], found["notes"]) == (8, [])
     assert found["versions"][0]["at"] < 10**14, "milliseconds"
     gone = get(airflow_app, f"{KEY}3")["versions"]
     assert [(v["slot"], v["what"], v["value"]) for v in gone] == [(5, "set", "4"), (6, "deleted", None)]
@@ -236,10 +236,9 @@ def test_more_checkpoints_than_the_pages_look_at_are_said(
     monkeypatch.setattr(state_reader, "MOST_CHECKPOINTS", 3)
     found = get(airflow_app, f"{KEY}1")
     assert found["checkpoints"] == 3
-    assert (
-        found["cut"]
-        == "these are the newest 3 of 8 kept checkpoints: `stateflow history` looks at all of them"
-    )
+    assert found["notes"] == [
+        "these are the newest 3 of 8 kept checkpoints: `stateflow history` looks at all of them"
+    ]
 
 
 @pytest.mark.usefixtures("fresh")
@@ -373,14 +372,40 @@ def test_an_answer_does_not_outlive_the_head_nor_an_erased_key(
     assert airflow_app.admin.get(f"{address}/differences?before={first}&after={newest}").status_code == 404
 
 
+def test_a_history_says_what_was_not_looked_at(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    job = GrownJob(tmp_path)
+    slots = [put(job, u1=value) for value in range(4)]
+    job.begin("another", retained=2)
+    slots.append(put(job, u1=5))
+    job.collect()
+    operator, model = job.operator(), job.model
+    other = job.record(msgspec.structs.replace(operator, key=(("user", "str"),)), {})
+    job.record(operator, model)
+    job.schemas["sum"] = msgspec.structs.replace(job.schemas.pop("total"), aliases=("total",))
+    put(job, u1=9)
+    catalog = catalog_of([Root("main", str(tmp_path), str(tmp_path))], Clock())
+    key = KeyOfState("balance", "sum", "1", None, None)
+    notes = state_documents.history(asyncio.run(catalog.key_history("main", "orders", key, "1")))["notes"]
+    options = options_of(tmp_path, tmp_path_factory.mktemp("cache"))
+    found = Job(str(tmp_path), "orders").history_of("balance", "sum", "1", since="1", options=options)
+    assert notes == found.notes
+    assert (found.begins_later, found.other_keys) == (slots[-3], (other,))
+    assert len(notes) == 3
+    assert "called 'total'" in notes[2]
+
+
 def test_what_changed_is_asked_since_what_is_kept(tmp_path: Path) -> None:
     job = GrownJob(tmp_path)
-    slots = [put(job, u1=value) for value in range(8)]
+    slots = [put(job, u1=value) for value in range(6)]
     job.tag(slots[1], "first")
     job.tag(slots[4], "second")
-    job.collect(2)
+    job.begin("another", retained=2)
+    slots += [put(job, u1=value) for value in (6, 7)]
+    job.collect()
     catalog = catalog_of([Root("main", str(tmp_path), str(tmp_path))], Clock())
-    kept = [slots[1], slots[4], slots[6], slots[7]]
+    kept = [slots[1], *slots[4:]]
     key = KeyOfState("balance", "total", "1", None, None)
     found = state_documents.history(asyncio.run(catalog.key_history("main", "orders", key, "")))
     assert [(each["slot"], each["previous"]) for each in found["versions"]] == [

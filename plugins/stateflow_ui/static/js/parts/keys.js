@@ -58,7 +58,7 @@ function Past({ conn, job, asked }) {
   if (!data) return error ? html`<${Trouble} error=${error} />` : html`<${Waiting} lines=${8} />`;
   const { versions } = data;
   if (!versions.length) {
-    return html`<${Empty} title="Nothing was ever set for this key"><p><${Sentence} text=${`${data.nothing}; ${plural(data.checkpoints, "kept checkpoint")} read.`} /></p>${data.cut && html`<p><${Sentence} text=${data.cut} /></p>`}<//>`;
+    return html`<${Empty} title="Nothing was ever set for this key"><p><${Sentence} text=${`${data.nothing}; ${plural(data.checkpoints, "kept checkpoint")} read.`} /></p>${data.notes.map((note) => html`<p key=${note}><${Sentence} text=${note} /></p>`)}<//>`;
   }
   const fields = numericFields(versions);
   const chosen = fields.includes(field) ? field : fields[0];
@@ -66,7 +66,7 @@ function Past({ conn, job, asked }) {
   const href = (slot) => checkpointHref(conn, job, slot);
   return html`<div class="stack">
     <${Trouble} error=${error} data=${data} />
-    ${data.cut && html`<${Notice}><${Sentence} text=${data.cut} /><//>`}
+    ${data.notes.map((note) => html`<${Notice} key=${note}><${Sentence} text=${note} /><//>`)}
     ${fields.length > 1 && html`<label class="field-inline">Curve of <select value=${chosen} onChange=${(event) => setField(event.target.value)}>${fields.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}</select></label>`}
     ${points.filter(({ y }) => y !== null).length > 1 && html`<${Curve} points=${points} href=${href} name=${chosen || asked.state} />`}
     <p class="counted"><span><b>${plural(versions.length, "value")}</b> in ${plural(data.checkpoints, "kept checkpoint")}</span></p>
