@@ -23,7 +23,7 @@ from pathlib import Path
 from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
 from stateflow.format.records import FileRef
 from stateflow.private_folders import make_private
-from stateflow.storage.files import verify, where
+from stateflow.storage.files import missing, verify
 from stateflow.storage.local import link_file
 from stateflow.storage.store import PIECE, TEMP, Store
 
@@ -183,10 +183,7 @@ class FileCache:
                 store.download(ref.path, target)
             verify(ref, target, store.url)
         except NotFoundError:
-            raise CorruptError(
-                f"{where(ref, store.url)} is missing; run `stateflow verify` and restore from an earlier "
-                "checkpoint with `stateflow restore`"
-            ) from None
+            raise missing(ref, store.url) from None
         except CorruptError:
             target.unlink(missing_ok=True)
             raise

@@ -65,6 +65,13 @@ def where(ref: FileRef, root: str) -> str:
     return f"{ref.base or root}/{ref.path}" if ref.data is None else f"{ref.name} (kept inside its record)"
 
 
+def missing(ref: FileRef, root: str) -> CorruptError:
+    """The error for a file that a record names and that is not there."""
+    return CorruptError(
+        f"{where(ref, root)} is missing; run `stateflow verify` and restore from an earlier checkpoint with `stateflow restore`"
+    )
+
+
 def verify(ref: FileRef, local: Path, root: str = "") -> None:
     """CorruptError unless `local` has the size and the checksums of `ref`; `root` is the URL for the error."""
     if ref.sha256:

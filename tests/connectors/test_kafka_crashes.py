@@ -19,6 +19,7 @@ from stateflow.connectors import (
     DisagreementError,
     FencedError,
     FileRef,
+    NotFoundError,
     Prepared,
     SinkSlot,
     Stager,
@@ -64,6 +65,8 @@ class Brokers:
                 raise Killed
             case "refused":
                 raise UnavailableError("no answer")
+            case "absent":
+                raise NotFoundError("something is not there")
             case "another run":
                 self.between()
                 return effect()
@@ -309,6 +312,19 @@ def test_a_topic_that_was_made_anew_gets_nothing_of_a_record_for_the_old_one() -
         DisagreementError, "was deleted and made anew", "give sink 'out' a new uid", "stateflow abandon"
     ):
         commit(2)
+    assert BROKERS.messages == upto(1)
+
+
+def test_only_what_brokers_say_of_the_topic_itself_means_that_it_is_gone() -> None:
+    commit(1)
+    calls = calls_of(lambda: commit(2))
+    ends = []
+    for number in range(1, calls + 1):
+        BROKERS.calls, BROKERS.accident = 0, (number, "absent")
+        with pytest.raises((DisagreementError, NotFoundError)) as caught:
+            commit(2)
+        ends.append("stateflow abandon" in str(caught.value))
+    assert ends == [True] + [False] * (calls - 1)
     assert BROKERS.messages == upto(1)
 
 

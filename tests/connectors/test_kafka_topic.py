@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from confluent_kafka import KafkaError
+
 import stateflow as sf
+from stateflow.connectors.kafka import slots
+from stateflow.connectors.kafka.cluster import Cluster
 from stateflow.connectors.kafka.settings import (
     java_settings,
     registry_settings,
@@ -76,6 +80,18 @@ def test_a_variable_holds_properties_as_lines_or_as_json() -> None:
 def test_errors_of_others_are_shown_without_the_secrets_of_the_connection() -> None:
     settings = {"sasl.jaas.config": 'x required username="me" password="hun\\"ter2";', "group.id": "orders"}
     assert hidden('login as orders with hun\\"ter2 failed', settings) == "login as orders with *** failed"
+
+
+def test_a_topic_that_brokers_do_not_know_is_the_one_that_was_asked_about() -> None:
+    """A cluster of a sink has the topic of slots, too."""
+    cluster, unknown = (
+        Cluster(sf.kafka("orders", **BROKER)),
+        KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART),
+    )
+    told = cluster.told(unknown, "orders")
+    assert isinstance(told, sf.NotFoundError)
+    assert "--topic orders" in str(told)
+    assert {type(cluster.told(unknown, topic)) for topic in (slots.TOPIC, "")} == {sf.UnavailableError}
 
 
 def test_a_time_with_a_zone_is_where_a_source_begins() -> None:

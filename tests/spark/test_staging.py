@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from stateflow.errors import CorruptError
 from stateflow.format.layout import origin_of
+from stateflow.format.records import FileRef
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks import SinkSlot
 from stateflow.spark.sinks.staging import (
@@ -26,9 +27,11 @@ from stateflow.spark.sinks.staging import (
     Stager,
     StoreTarget,
 )
+from stateflow.storage.file_urls import file_url
 from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
+from tests.refusals.refusal import refused
 
 AT = SinkSlot("uuid", "orders", "totals", 42, 7)
 SCHEMA = (
@@ -147,6 +150,28 @@ def test_a_damaged_file_is_named(spark: SparkSession, stage: Stager, tmp_path: P
     with pytest.raises(Exception, match=rf"(?s){ref.path}.*bytes instead of") as found:
         stage.read(spark, [ref], spark.range(0).schema).collect()
     assert stage.store.local_root is None or isinstance(found.value, CorruptError)
+
+
+def test_a_file_that_is_not_there_is_named_as_a_damaged_one(
+    spark: SparkSession, stage: Stager, tmp_path: Path
+) -> None:
+    (ref,) = stage.write(spark.range(3, numPartitions=1), AT).files
+    (tmp_path / ref.path).unlink()
+    with refused(CorruptError, ref.path, "stateflow verify"):
+        list(stage.batches([ref]))
+    with refused(
+        (CorruptError, PythonException),
+        ref.path,
+        "CorruptError" if stage.store.local_root is None else "stateflow verify",
+    ):
+        stage.read(spark, [ref], spark.range(0).schema).collect()
+
+
+def test_a_scratch_file_that_is_not_there_is_named_the_same(tmp_path: Path) -> None:
+    stage = Stager(partial(open_store, str(tmp_path)), lambda: uuid.uuid4().hex)
+    ref = FileRef("1", 1, "x", "1.parquet", base=file_url(tmp_path))
+    with refused(CorruptError, f"{tmp_path}/1.parquet", "stateflow verify"):
+        list(stage.batches([ref]))
 
 
 def test_a_worker_writes_scratch_files_that_are_read_back(spark: SparkSession, tmp_path: Path) -> None:

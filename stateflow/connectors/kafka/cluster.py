@@ -55,6 +55,7 @@ _JAVA_ONLY = (
     "value.deserializer",
 )
 _DENIED = ("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")  # fmt: skip
+_ABSENT = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 _REFUSED = ("SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION", "_SSL", "_INVALID_ARG")
 _OLD = ("UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE")
 
@@ -93,7 +94,7 @@ class Cluster:
         """NotFoundError if the topic is not there, UsageError if it is not ours to write."""
         admin = self._operator
         names = self._driver.TopicCollection([self.topic.topic])
-        with self._errors():
+        with self._errors(self.topic.topic):
             asked = self._admin.describe_topics(
                 names, include_authorized_operations=True, request_timeout=PATIENCE
             )
@@ -122,7 +123,7 @@ class Cluster:
         if name not in (there := self._topics()):
             raise NotFoundError(f"{self.what} is not there")
         asked = {self._driver.TopicPartition(name, number): spec for number in there[name].partitions}
-        with self._errors():
+        with self._errors(name):
             told = self._admin.list_offsets(asked, isolation_level=level, request_timeout=PATIENCE)
             return {int(at.partition): int(each.result(PATIENCE * 2).offset) for at, each in told.items()}
 
@@ -294,7 +295,7 @@ class Cluster:
         """What a topic is set to; nothing where nobody may ask."""
         admin = self._operator
         resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, name)
-        with self._errors():
+        with self._errors(name):
             try:
                 told = self._admin.describe_configs([resource], request_timeout=PATIENCE)[resource].result(
                     PATIENCE * 2
@@ -320,21 +321,22 @@ class Cluster:
         return {"log_level": 0, "enable.sparse.connections": False, **given}
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Kafka's errors as the library's."""
+    def _errors(self, asked: str = "") -> Iterator[None]:
+        """Kafka's errors as the library's. `asked`: the topic that is asked about."""
         try:
             yield
         except self._driver.KafkaException as error:
-            raise self.told(error.args[0]) from error
+            raise self.told(error.args[0], asked) from error
         except (TimeoutError, BufferError) as error:
             raise UnavailableError(
                 f"{self.what} cannot be reached: {self._settings[SERVERS]} did not answer; run again: nothing is lost"
             ) from error
 
-    def told(self, error: Any) -> StateflowError:
-        """An error of Kafka's in a sentence that says what to do."""
+    def told(self, error: Any, asked: str = "") -> StateflowError:
+        """An error of Kafka's in a sentence that says what to do. `asked`: the topic that was asked about; else a topic that is not there may be that
+        of the slots."""
         name, said = error.name(), hidden(error.str(), self._settings)
-        if name in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
+        if name in _ABSENT and asked == self.topic.topic:
             return NotFoundError(
                 f"{self.what} is not there: kafka-topics.sh --create --topic {self.topic.topic} --partitions 6, or correct its name"
             )

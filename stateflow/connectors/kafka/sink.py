@@ -103,11 +103,6 @@ class KafkaAppend(Sink):
             return trying_again(lambda: _committed(request, next(attempts)))
         except IncompatibleError as error:
             raise request.stuck(f"{error}; then run again") from error
-        except NotFoundError as error:
-            topic = _topic_of(request.prepared)
-            raise slots.lost_topic(
-                f"{topic} was deleted", request.at, "make it anew, ", decided=True
-            ) from error
 
     @classmethod
     def last_slot(cls, spark: SparkSession, prepared: Prepared, at: SinkSlot) -> int | None:
@@ -238,6 +233,10 @@ def _committed(request: CommitRequest, attempt: int) -> Committed:
     prepared, at = request.prepared, request.at
     cluster, name = Cluster(_topic_of(prepared)), slots.name_of(at)
     topic_id = prepared.payload["topic_id"]
+    try:
+        facts = cluster.facts()  # nothing else can tell that the topic is gone
+    except NotFoundError as error:
+        raise slots.lost_topic(f"{cluster.what} was deleted", at, "make it anew, ", decided=True) from error
     begun = (
         cluster.transaction(name, prepared.rows, attempt)
         if prepared.payload["exactly_once"]
@@ -249,7 +248,7 @@ def _committed(request: CommitRequest, attempt: int) -> Committed:
         slot, mark = (kept.slot, kept.mark) if kept is not None else (None, None)
         if request.is_in(cluster.what_by_slots, slot, mark):
             return "already"
-        slots.refuse_made_anew(topic_id, cluster.facts().id, cluster.what, at, decided=True)
+        slots.refuse_made_anew(topic_id, facts.id, cluster.what, at, decided=True)
         if kept is None:
             cluster.make_slots()  # somebody may have deleted it since the run began
         # Asked after the transaction was opened: a run that replaces this one opens its own after it has claimed the job.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, Prepared
 from stateflow.spark.internals.frames import arrow_schema
@@ -24,7 +25,7 @@ from stateflow.spark.sinks.same_task import then_in_arrow
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.task_writer import WRITTEN, MakeWriter, WriterTask, as_schema, attempt_name
 from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
-from stateflow.storage.files import checksum, upload_file, verify
+from stateflow.storage.files import checksum, missing, upload_file, verify
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Store
 
@@ -212,8 +213,8 @@ class Stager:
 
     def _local(self, ref: FileRef) -> Path | None:
         if ref.base:
-            return _local_store(ref.base).locate(ref.path) if ref.base.startswith("file://") else None
-        return self.store.locate(ref.path) if isinstance(self.store, LocalStore) else None
+            return _located(_local_store(ref.base), ref) if ref.base.startswith("file://") else None
+        return _located(self.store, ref) if isinstance(self.store, LocalStore) else None
 
 
 _read: WeakKeyDictionary[DataFrame, tuple[FileRef, ...]] = WeakKeyDictionary()
@@ -290,14 +291,24 @@ def _read_here(ref: FileRef, store_of_job: Callable[[], Store]) -> Iterator[pa.R
 
     with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
         if ref.base.startswith("file://"):
-            local, root = _local_store(ref.base).locate(ref.path), ref.base
+            local, root = _located(_local_store(ref.base), ref), ref.base
         else:
             store = store_of_job()
             local, root = Path(folder) / "staged", store.url
-            store.download(ref.path, local)
+            try:
+                store.download(ref.path, local)
+            except NotFoundError:
+                raise missing(ref, root) from None
         verify(ref, local, root)
         with pq.ParquetFile(local) as parquet:
             yield from parquet.iter_batches(batch_size=ROW_GROUP)
+
+
+def _located(store: LocalStore, ref: FileRef) -> Path:
+    try:
+        return store.locate(ref.path)
+    except NotFoundError:
+        raise missing(ref, store.url) from None
 
 
 def _local_store(base: str) -> LocalStore:
