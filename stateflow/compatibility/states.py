@@ -32,6 +32,7 @@ from stateflow.pipelines.ready.operators import (
     WindowAggregate,
     counted_distinct,
 )
+from stateflow.pipelines.ready.stored_forms import is_same_form
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.evolution.decision import RefusedError
@@ -88,7 +89,7 @@ def _check_forms(node: KeyedNode, declared: ReadyOperator, before: OperatorState
     for column, now in declared.forms.items():
         names = (column, *declared.renamed.get(column, ()))
         was = next((form for name in names if (form := _noted(before, _values_of(name), ""))), now)
-        if was != now:
+        if not is_same_form(was, now):
             raise IncompatibleError(
                 f"operator {node.uid!r} keeps rows whose column {column!r} had {was} and has {now} now, and would read them as other values: put it "
                 f"back, or {BEGIN_ANEW}"

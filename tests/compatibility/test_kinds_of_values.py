@@ -119,6 +119,54 @@ def test_a_record_of_before_these_were_noted_goes_on(make: Make, kind: str) -> N
     assert problem(make(kind), make(kind), forgotten="kind of values in ") == ""
 
 
+NESTED = (
+    ("struct<a:int>", "struct<b:int>"),
+    ("struct<a:int,b:int>", "struct<a:int>"),
+    ("struct<a:int,b:int>", "struct<b:int,a:int>"),
+    ("struct<a:bigint>", "struct<a:string>"),
+    ("array<int>", "array<string>"),
+    ("array<struct<a:int>>", "array<struct<b:int>>"),
+    ("map<string,int>", "map<string,double>"),
+)
+
+
+@pytest.mark.parametrize("name", ["window code", "window code of a count"])
+def test_window_code_reads_no_nested_column_as_another(name: str) -> None:
+    make = WHOLE_ROWS[name]
+    for was, now in NESTED:
+        said = problem(make(was), make(now))
+        assert was in said
+        assert now in said
+        assert problem(make(was), make(now), files=False) == ""
+    assert problem(make("struct<a: int, b: long>"), make("STRUCT<a:integer,b:bigint>")) == ""
+
+
+def test_a_record_that_tells_of_a_nested_column_its_family_alone_goes_on_with_that() -> None:
+    make = WHOLE_ROWS["window code"]
+    for was, now in NESTED:
+        family = was.partition("<")[0]
+        known = {"kind of values in column 'v'": f"{family} values"}
+        assert problem(make(was), make(now), noted=known) == ""
+        other = "map<string,int>" if family != "map" else "array<int>"
+        assert f"{family} values" in problem(make(was), make(other), noted=known)
+
+
+def test_a_field_of_a_nested_class_counts_by_its_name() -> None:
+    def of(name: str) -> Declare:
+        row = make_dataclass(
+            "Row", [("sku", str), ("ts", datetime), ("v", make_dataclass("Money", [(name, int)]))]
+        )
+        return lambda s: (
+            s.flow.source("rows", sf.delta("/rows"), row, event_time="ts", watermark="1 minute")
+            .key_by("sku")
+            .window(sf.tumbling("1 hour"))
+            .process("op", Unread)
+        )
+
+    assert "cents" in problem(of("cents"), of("euros"))
+    assert problem(of("cents"), of("cents")) == ""
+
+
 def test_what_left_and_comes_back_is_told_too() -> None:
     """Entries that nobody has written in between have the values of then."""
     two, four = (

@@ -5,7 +5,7 @@ The page on changing state has the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from datetime import datetime
 from typing import Any
@@ -157,12 +157,13 @@ def problem(
     *,
     between: Declare | None = None,
     forgotten: str = "",
+    noted: Mapping[str, str] | None = None,
     allowed: bool = True,
     **record: Any,
 ) -> str:
     """Why a run with the changed option would not begin; empty when it would. `between`: other code has run a batch in between. `forgotten`: how
-    options begin that the record does not have, since an earlier version of the library has made it. `allowed`: the
-    caller of the run lets state go."""
+    options begin that the record does not have, since an earlier version of the library has made it. `noted`: options as such a version has
+    noted them. `allowed`: the caller of the run lets state go."""
     made = recorded(node_of(before)[0], **record)
     operator = made.operators["op"]
     if between is not None:
@@ -174,6 +175,7 @@ def problem(
     if forgotten:
         kept = {name: text for name, text in operator.options.items() if not name.startswith(forgotten)}
         operator = msgspec.structs.replace(operator, options=kept)
+    operator = msgspec.structs.replace(operator, options={**operator.options, **(noted or {})})
     made = msgspec.structs.replace(made, operators={"op": operator})
     flow = allowing(node_of(after)[1], allowed)
     [operator] = compare(flow, "options", made).operators

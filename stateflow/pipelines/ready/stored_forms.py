@@ -7,7 +7,7 @@ point, would be read as other values.
 from __future__ import annotations
 
 from stateflow.format.scalars import FLOATS, INTEGERS
-from stateflow.pipelines.rows.type_text import size_of
+from stateflow.pipelines.rows.type_text import inside_of, normalised, size_of
 
 PLAIN = "plain values"
 
@@ -25,13 +25,20 @@ def is_ambiguous(type_: str) -> bool:
 
 
 def row_form(type_: str) -> str:
-    """The same for whole rows side by side in bytes, where a decimal keeps its point."""
-    family = type_.partition("(")[0].partition("<")[0]
+    """The same for whole rows side by side in bytes, where a decimal keeps its point. Nested values are read by today's type, so it is all of that."""
+    if inside_of(type_)[0]:
+        return normalised(type_)
+    family = type_.partition("(")[0]
     return f"{family} values" if family in _UNSAID else PLAIN
 
 
-_UNSAID = ("array", "date", "decimal", "map", "struct", "timestamp_ltz", "timestamp_ntz")
+_UNSAID = ("date", "decimal", "timestamp_ltz", "timestamp_ntz")
 """Types of columns that a record calls int, bytes or str, as it calls others."""
+
+
+def is_same_form(recorded: str, now: str) -> bool:
+    """Whether values are read as they were stored, as far as the record tells. Earlier ones told of a nested type which one it was, such as `struct values`."""
+    return recorded in (now, f"{inside_of(now)[0]} values")
 
 
 def packed_form(type_: str) -> str:

@@ -45,15 +45,16 @@ def fields_of(inside: str) -> list[tuple[str, str]]:
 
 def same_type(one: str, other: str) -> bool:
     """Whether two texts are one type, however Spark's DDL lets them be written."""
-    return _plain(one) == _plain(other)
+    return normalised(one) == normalised(other)
 
 
-def _plain(type: str) -> str:
+def normalised(type: str) -> str:
+    """The text that all spellings of a type share."""
     kind, inside = inside_of(type)
     if kind == "struct":
-        return f"struct<{','.join(f'{name}:{_plain(of)}' for name, of in fields_of(inside))}>"
+        return f"struct<{','.join(f'{name}:{normalised(of)}' for name, of in fields_of(inside))}>"
     if kind:
-        return f"{kind}<{','.join(map(_plain, parts_of_schema(inside)))}>"
+        return f"{kind}<{','.join(map(normalised, parts_of_schema(inside)))}>"
     word = re.sub(r"^(numeric|dec)\b", "decimal", "".join(type.split()).lower())
     if size := size_of(word):
         return f"decimal({size[0]},{size[1]})"
