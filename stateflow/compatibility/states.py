@@ -310,6 +310,7 @@ def compared_states(
     resolved: dict[str, StateSchema] = {}
     blocks = changed_blocks(node, before) if before else {}
     changes = {name: change for name, change in blocks.items() if name not in given}
+    empty = before is not None and _is_empty(before)
     for name, schema in declared.items():
         old = recorded.pop(names[name]) if name in names else None
         if name != names.get(name, name) and name in left:
@@ -320,15 +321,17 @@ def compared_states(
         elif name in given:
             schema = msgspec.structs.replace(schema, id=old.id)
         else:
-            if before is not None and not _is_empty(before):
+            if not empty:
                 _refuse_values_missed(node, name, old)
                 _refuse_ttl_again(node, name, old, schema)
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
             _check_ttl_time(node, name, old, schema)
             kept, change = _evolved(node, name, old, schema.value, slot)
+            # Nothing is stored as an earlier type: its columns are nobody's, and may come back.
+            versions = () if empty else kept.versions
             schema = msgspec.structs.replace(
-                schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
+                schema, id=old.id, version=kept.version, since=kept.since, versions=versions
             )
             if change is not None:
                 changes[name] = change

@@ -552,6 +552,18 @@ def test_a_new_aggregate_does_not_go_on_from_what_another_one_kept(
     assert problem(only(was, former), only(now, new), between=without, files=False) == ""
 
 
+def test_an_aggregate_that_was_taken_out_before_anything_was_stored_comes_back() -> None:
+    both = total("user long, n long, x double", n=sf.count(), x=sf.max("amount"))
+    taken_out = node_of(total("user long, n long", n=sf.count()))[0]
+    empty = recorded(node_of(both)[0], files=False).operators["op"]
+    states, next_id = resolve_states(taken_out, empty, 1)
+    stored = msgspec.structs.replace(
+        recorded(taken_out).operators["op"],
+        states=states, next_state_id=next_id, options=options_behind(taken_out, empty),
+    )  # fmt: skip
+    check_flow(node_of(both)[1], record(operators={"op": stored}))
+
+
 def test_other_states_of_a_ready_made_operator_are_refused_with_an_advice_that_works() -> None:
     """The record of an earlier version of the library does not have every option."""
     said = problem(windows(MINUTE), windows(sf.session("1 minute")), forgotten="window", allowed=False)
