@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,11 +119,11 @@ SELECT EXISTS (SELECT 1 FROM pg_publication_rel r WHERE coalesce(to_jsonb(r) ->>
 """
 """Whether a publication has a condition or a list of columns. Servers before 15 know neither."""
 _NUMBERS = """
-SELECT column_name, sequence, numbers FROM (
+SELECT column_name, sequence, numbers, cache FROM (
     SELECT a.attname::text AS column_name, q.seqrelid::regclass::text AS sequence, CASE WHEN has_sequence_privilege(q.seqrelid, 'USAGE, SELECT') THEN
         trunc((CASE WHEN q.seqincrement > 0 THEN q.seqmax ELSE q.seqmin END
-            - coalesce(pg_sequence_last_value(q.seqrelid)::numeric, q.seqstart::numeric - q.seqincrement)) / q.seqincrement)::bigint
-    END AS numbers
+            - coalesce(pg_sequence_last_value(q.seqrelid)::numeric, q.seqstart::numeric - q.seqincrement)) / q.seqincrement)
+    END AS numbers, q.seqcache AS cache
     FROM pg_attribute a JOIN pg_sequence q ON NOT q.seqcycle AND q.seqrelid IN (
         SELECT p.refobjid FROM pg_attrdef d JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
         WHERE p.refclassid = 'pg_class'::regclass AND d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -132,9 +132,10 @@ SELECT column_name, sequence, numbers FROM (
         AND p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid AND p.refobjsubid = a.attnum
     )
     WHERE a.attrelid = %s AND NOT a.attname = ANY (%s)
-) found WHERE numbers < %s ORDER BY numbers LIMIT 1
+) found WHERE numbers IS NOT NULL ORDER BY numbers
 """
-"""Of the sequences that number the rows by a default or as an identity, the one that ends first."""
+"""The sequences that number the rows by a default or as an identity: how many numbers each has left, which may be more than a bigint holds, and how
+many a session takes from it at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +289,18 @@ class Relation:
                 f"condition, ALTER TABLE {self.name} REPLICA IDENTITY FULL; where it lists columns, let it list those of the replica identity, too"
             ) from error
 
-    def out_of_numbers(self, oid: int, written: Sequence[str], rows: int) -> str:
-        """Which sequence ends before it has numbered so many rows; empty for none. A trial would take its numbers."""
-        row = self.one(_NUMBERS, (oid, list(written), rows))
-        if row is None:
-            return ""
-        column, sequence, numbers = row
-        return f"the sequence {sequence} of its column {column!r} has {numbers} numbers left, and the batch {rows} rows (ALTER SEQUENCE {sequence})"
+    def out_of_numbers(
+        self, oid: int, written: Sequence[str], inserted: Callable[[], int], *, on_trial: bool
+    ) -> str:
+        """Which sequence ends before it has numbered the rows that `inserted` counts; empty for none. `on_trial`: they are written twice, and the
+        sequence gets back no number that a trial takes."""
+        found = self.connection.execute(_NUMBERS, (oid, list(written))).fetchall()
+        rows = inserted() if found else 0
+        for column, sequence, left, cache in found:
+            if left < rows + (-(-rows // cache) * cache if on_trial else 0):
+                twice = ", each of which takes one on trial, too" if on_trial else ""
+                return f"the sequence {sequence} of its column {column!r} has {left} numbers left, and the batch {rows} rows{twice} (ALTER SEQUENCE {sequence})"
+        return ""
 
     def make_slots(self, connection: str, what: str) -> None:
         """Makes the table of slots, if it is missing, over a connection of its own."""

@@ -150,6 +150,27 @@ class Load:
         """As Spark compares them. The server would compare texts by the language of its database."""
         return f'{quoted(column)}::text COLLATE "C"' if column in self.texts else quoted(column)
 
+    @property
+    def _chosen(self) -> str:
+        """The staged rows, of an order the highest of each key."""
+        if not self.order_by:
+            return f"{_STAGED} s"
+        keys = ", ".join(map(quoted, self.keys))
+        order = ", ".join(f"{self._ordered(column)} DESC NULLS LAST" for column in self.order_by)
+        # Among equals the content decides, the same way every time: `s` alone would be a column of that name.
+        return (
+            f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, (s.*)::text DESC) s"
+        )
+
+    @property
+    def _inserted(self) -> str:
+        """Those that an insert gets. Each takes the next number of a sequence, also one that finds its key there."""
+        return self._chosen + (f" WHERE s.{_OPERATION} <> '{DELETE}'" if self.operation else "")
+
+    def inserted(self, connection: psycopg.Connection[Any]) -> int:
+        """How many of the rows in the temporary table are inserted."""
+        return _count(connection, self._inserted)
+
     def write(self, connection: psycopg.Connection[Any], *, counted: bool = False) -> tuple[int, int]:
         """From the temporary table into the target. `counted`: how many rows the server has left out, and how many it has not deleted, such as by a
         trigger."""
@@ -157,14 +178,9 @@ class Load:
         target = f"{quoted(schema)}.{quoted(table)}"
         names = [name for _, name, _ in self.columns]
         listed = ", ".join(map(quoted, names))
-        rows, keys, then, stay = f"{_STAGED} s", ", ".join(map(quoted, self.keys)), "", ""
+        rows, then = self._chosen, ""
         left_out = undeleted = 0
-        if self.order_by:
-            # Among equals the content decides, the same way every time: `s` alone would be a column of that name.
-            order = ", ".join(f"{self._ordered(column)} DESC NULLS LAST" for column in self.order_by)
-            rows = f"(SELECT DISTINCT ON ({keys}) s.* FROM {_STAGED} s ORDER BY {keys}, {order}, (s.*)::text DESC) s"
         if self.operation:
-            stay = f" WHERE s.{_OPERATION} <> '{DELETE}'"
             same = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in self.keys)
             connection.execute(
                 f"DELETE FROM {target} t USING {rows} WHERE {same} AND s.{_OPERATION} = '{DELETE}'"
@@ -175,12 +191,13 @@ class Load:
                 )
         if self.keys:
             changed = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in names if n not in self.keys)
+            keys = ", ".join(map(quoted, self.keys))
             then = f" ON CONFLICT ({keys}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
         taken = connection.execute(
-            f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {rows}{stay}{then}"
+            f"INSERT INTO {target} ({listed}) SELECT {listed} FROM {self._inserted}{then}"
         ).rowcount
         if counted and not then.endswith("NOTHING"):
-            left_out = max(_count(connection, f"{rows}{stay}") - taken, 0)
+            left_out = max(self.inserted(connection) - taken, 0)
         return left_out, undeleted
 
 
@@ -246,9 +263,7 @@ class PostgresAppend(Sink):
             return
         load = Load(**prepared.payload)
         try:
-            refused = trying_again(
-                load.what, lambda: _tried(load, stager.batches(prepared.files), prepared.rows)
-            )
+            refused = trying_again(load.what, lambda: _tried(load, stager.batches(prepared.files)))
         except psycopg.Error as error:
             refused = said(error)
         if refused:
@@ -395,7 +410,7 @@ class PostgresUpsert(PostgresAppend):
     declared: ClassVar[SinkKind] = UPSERT
 
 
-def _tried(load: Load, batches: Iterable[pa.RecordBatch], rows: int) -> str:
+def _tried(load: Load, batches: Iterable[pa.RecordBatch]) -> str:
     """Which rows the table would not take whole; empty if it takes all. What the server refuses is its error. All is done as in the commit, and taken
     back."""
     with connected(load.connection, load.what) as connection:
@@ -404,10 +419,14 @@ def _tried(load: Load, batches: Iterable[pa.RecordBatch], rows: int) -> str:
         keys = [column for column in columns if column.name in load.keys and column.kept_as]
         refused = load.copy(connection, batches, columns, [key.name for key in keys])
         refused = refused or load.other_key(connection, keys)
+        on_trial = load.guarded or load.may_outgrow(connection, relation.indexed(load.relation))
         refused = refused or relation.out_of_numbers(
-            load.relation, [name for _, name, _ in load.columns], rows
+            load.relation,
+            [name for _, name, _ in load.columns],
+            lambda: load.inserted(connection),
+            on_trial=on_trial,
         )
-        if not refused and (load.guarded or load.may_outgrow(connection, relation.indexed(load.relation))):
+        if on_trial and not refused:
             load.write(connection)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         connection.rollback()
