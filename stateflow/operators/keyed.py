@@ -197,7 +197,8 @@ class KeyedEngine(ProcessEngine):
         if self._diverted > spec.dead_letter_limit:
             raise StateflowError(
                 f"operator {spec.uid!r} diverted more than dead_letter_limit={spec.dead_letter_limit} rows in one subtask "
-                f"and batch, the last of key {key!r} ({placed(error)}): {REPEATED}, or raise dead_letter_limit in .process()"
+                f"and batch, the last of key {key!r} ({placed(error)}): {REPEATED}, or raise the option "
+                "dead_letter_limit, as in stateflow.toml"
             ) from error
         self.context.sides[DEAD_LETTERS].append(
             (

@@ -277,7 +277,9 @@ def test_a_dead_letter_shows_no_password_of_the_code(tmp_path: Path) -> None:
 def test_more_diverted_rows_than_may_be_kept_fail_the_task(tmp_path: Path) -> None:
     made = engine(Sum, backend(tmp_path), on_error="dead_letter", limit=4)
     made.run(chunk({1: [13, 1]}))
-    with refused(sf.StateflowError, "dead_letter_limit=4", "key 2", "raise dead_letter_limit"):
+    with refused(
+        sf.StateflowError, "dead_letter_limit=4", "key 2", "option dead_letter_limit", "stateflow.toml"
+    ):
         made.run(chunk({2: [13, 1, 2]}))
 
 
