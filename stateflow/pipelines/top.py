@@ -18,7 +18,7 @@ from stateflow.pipelines.ready.operators import (
     former_columns,
     stored_columns,
 )
-from stateflow.pipelines.ready.windows import at_least_one
+from stateflow.pipelines.ready.windows import at_least
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
 
@@ -72,7 +72,7 @@ def top(
 ) -> Top:
     uid, rows = keyed.uid, keyed.known()
     where = f"operator {uid!r}"
-    at_least_one(f"{where}: the first {n!r} rows", n)
+    at_least(1, f"{where}: the first {n!r} rows", n)
     order, alike = _names(by), _names(per)
     if not order:
         raise UsageError(f"{where}: say what the list is ordered by, such as by='-revenue'")

@@ -18,7 +18,7 @@ from stateflow.names import OPTIONS, suggestion, with_options
 from stateflow.pipelines.code.signatures import takes
 from stateflow.pipelines.conditions.expression import Expression, condition_of, is_name
 from stateflow.pipelines.ready.stored_forms import PLAIN, form_of, is_ambiguous, packed_form
-from stateflow.pipelines.ready.windows import at_least_one
+from stateflow.pipelines.ready.windows import at_least
 from stateflow.pipelines.rows.row_type import Field, RowType, spark_type
 from stateflow.pipelines.rows.type_text import same_type, size_of
 from stateflow.state.factories import shared_by_all
@@ -159,14 +159,14 @@ def top_values(column: str, n: int, *, counts: bool = False, where: str = "") ->
     """The `n` most frequent values, the most frequent first; of those that are as frequent, the smallest. With `counts=True` each
     is a struct of `value` and `count`. All different values are kept."""
     return Aggregate(
-        "top_values", column, where, limit=at_least_one(f"top_values: {n!r} values", n), counts=counts
+        "top_values", column, where, limit=at_least(1, f"top_values: {n!r} values", n), counts=counts
     )
 
 
 @with_options
 def collect(column: str, limit: int, *, where: str = "") -> Aggregate:
     """The first `limit` values by the key's `order_by`, as a list."""
-    return Aggregate("collect", column, where, limit=at_least_one(f"collect: {limit!r} values", limit))
+    return Aggregate("collect", column, where, limit=at_least(1, f"collect: {limit!r} values", limit))
 
 
 @with_options

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from typing import Any, ClassVar
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.processes.operator_spec import check_on_error
 from stateflow.pipelines.ready.aggregates import KEPT_AS, fits
 from stateflow.pipelines.ready.operators import Diverting, KeyedRows
-from stateflow.pipelines.ready.windows import not_negative
+from stateflow.pipelines.ready.windows import at_least, not_negative
 from stateflow.pipelines.rows.row_type import Field, RowType, row_type
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
@@ -85,10 +86,11 @@ def enrich(
         ("concurrency", concurrency, 1),
         ("retries", retries, 0),
     ):
-        if number < least:
-            raise UsageError(f"operator {uid!r}: {name} is {number}: give it {least} or more")
-    if rate is not None and rate <= 0:
-        raise UsageError(f"operator {uid!r}: rate is {rate}: give the calls per second of a task, above zero")
+        at_least(least, f"operator {uid!r}: {name} is {number!r}", number)
+    if rate is not None and not _is_above_zero(rate):
+        raise UsageError(
+            f"operator {uid!r}: rate is {rate!r}: give the calls per second of a task, a number above zero, or leave it out for no limit"
+        )
     check_on_error(uid, on_error)
     answered = _answered(uid, rows, out)
     columns: dict[str, type[Any]] = {
@@ -114,6 +116,10 @@ def enrich(
         answered=answered,
         on_error=on_error,
     )
+
+
+def _is_above_zero(rate: Any) -> bool:
+    return isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < inf
 
 
 def stored_answer(field: str) -> str:

@@ -112,12 +112,12 @@ def session(gap: Duration) -> Window:
 @with_options
 def count_window(n: int) -> Window:
     """Windows of `n` rows of a key, in the order of event time; the next one begins behind them."""
-    return Counted(at_least_one(f"count_window({n!r})", n))
+    return Counted(at_least(1, f"count_window({n!r})", n))
 
 
-def at_least_one(said: str, n: Any) -> int:
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise UsageError(f"{said}: give it a whole number of at least 1")
+def at_least(least: int, said: str, n: Any) -> int:
+    if not isinstance(n, int) or isinstance(n, bool) or n < least:
+        raise UsageError(f"{said}: give it a whole number of at least {least}")
     return n
 
 

@@ -355,8 +355,15 @@ def test_calls_begin_no_faster_than_allowed() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"batch": 0}, ("operator 'geo'", "batch is 0", "1 or more")),
+        ({"batch": 0}, ("operator 'geo'", "batch is 0", "at least 1")),
+        ({"batch": 2.5}, ("operator 'geo'", "batch is 2.5", "a whole number")),
+        ({"batch": "500"}, ("operator 'geo'", "batch is '500'", "a whole number")),
+        ({"concurrency": 2.0}, ("operator 'geo'", "concurrency is 2.0", "a whole number")),
+        ({"retries": True}, ("operator 'geo'", "retries is True", "at least 0")),
         ({"rate": 0}, ("operator 'geo'", "rate is 0", "the calls per second")),
+        ({"rate": "5"}, ("operator 'geo'", "rate is '5'", "a number above zero")),
+        ({"rate": float("nan")}, ("operator 'geo'", "rate is nan", "a number above zero")),
+        ({"rate": float("inf")}, ("operator 'geo'", "rate is inf", "leave it out")),
         ({"on_error": "skip"}, ("on_error is 'fail' or 'dead_letter'", "'skip'")),
         ({"backoff": "-1 second"}, ("backoff is '-1 second'", "zero or more")),
         ({"output": Visit}, ("every field of Visit", "add the fields that the answers fill")),
