@@ -12,7 +12,7 @@ from stateflow.pipelines.graph import Graph, GroupedRows, KeyedNode, NodeRows
 from stateflow.pipelines.held_back import has_event_timers
 from stateflow.pipelines.keys import check_streams, refuse_own_names
 from stateflow.pipelines.processes.columnar import ColumnarOperator, columnar_operator
-from stateflow.pipelines.processes.operator_spec import check_on_error, side_outputs
+from stateflow.pipelines.processes.operator_spec import DEAD_LETTER, check_on_error, side_outputs
 from stateflow.pipelines.processes.process import (
     KeyedProcess,
     Output,
@@ -21,6 +21,7 @@ from stateflow.pipelines.processes.process import (
     type_arguments,
 )
 from stateflow.pipelines.ready.operators import ReadyOperator
+from stateflow.pipelines.ready.windows import at_least
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.pipelines.step_checks import own_parallelism
 from stateflow.state.columns.layout import ColumnLayout
@@ -86,12 +87,24 @@ def process_node(
         output=row_type(declared),
         sides=sides,
         on_error=on_error,
-        dead_letter_threshold=threshold,
+        dead_letter_threshold=_own_threshold(uid, threshold, on_error),
         broadcast=dict(broadcast),
         parallelism=own_parallelism(uid, parallelism),
         held_back=held_back(uid, inputs, "event timers" if has_event_timers(cls) else ""),
     )
     return _added(node)
+
+
+def _own_threshold(uid: str, threshold: int | None, on_error: str) -> int | None:
+    """The most keys that a batch may divert; None when the step leaves that to the run, and 0 for no limit."""
+    if threshold is None:
+        return None
+    if on_error != DEAD_LETTER:
+        raise UsageError(
+            f"operator {uid!r}: dead_letter_threshold has no effect where no key is diverted: leave it out, or give "
+            "on_error='dead_letter'"
+        )
+    return at_least(0, f"operator {uid!r}: dead_letter_threshold is {threshold!r}", threshold)
 
 
 def columnar_node(

@@ -325,6 +325,21 @@ def test_processes_are_what_the_operator_takes() -> None:
         "on_error is 'fail' or 'dead_letter'",
         "'ignore'",
     )
+    for threshold in (-1, "5", True, 2.5):
+        unbuilt(
+            lambda f, n=threshold: keyed(f).process(
+                "x", Sum, on_error="dead_letter", dead_letter_threshold=n
+            ),
+            "operator 'x'",
+            f"dead_letter_threshold is {threshold!r}",
+            "at least 0",
+        )
+    unbuilt(
+        lambda f: keyed(f).process("x", Sum, dead_letter_threshold=5),
+        "operator 'x'",
+        "dead_letter_threshold has no effect",
+        "on_error='dead_letter'",
+    )
     unbuilt(lambda f: keyed(f).process("x", Sum, outputs=[LARGE, LARGE]), "two side outputs have one name")
     unbuilt(lambda f: keyed(f).process("x", Sum).side("large"), "no side output 'large'", "in outputs")
     unbuilt(lambda f: source(f).side("late"), "source 'in'", "no side output 'late'", "ask the operator")
