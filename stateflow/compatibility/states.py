@@ -25,7 +25,7 @@ from stateflow.format.records import (
 from stateflow.format.state_names import former_names, found_names, names_in
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.graph import KeyedNode, origin
-from stateflow.pipelines.ready.fixed_options import LATENESS, aggregate_option, duration
+from stateflow.pipelines.ready.fixed_options import LATENESS, aggregate_option, duration, listed
 from stateflow.pipelines.ready.operators import (
     ReadyOperator,
     RunningAggregate,
@@ -35,7 +35,7 @@ from stateflow.pipelines.ready.operators import (
 from stateflow.pipelines.ready.stored_forms import is_same_form
 from stateflow.pipelines.rows.row_type import RowType
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
-from stateflow.state.values.evolution.decision import RefusedError
+from stateflow.state.values.evolution.decision import RefusedError, refuse_taken_alias
 from stateflow.state.values.evolution.declared_types import RULES, Change, DeclaredType, evolved, readers
 from stateflow.state.values.evolution.evolved_columns import columns_evolution
 from stateflow.state.values.evolution.renamed_back import refuse_renamed_back
@@ -43,16 +43,20 @@ from stateflow.state.values.schema_text import read_columns
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
+_REUSED = "former names that other columns have"
+"""Name of an option: the code of the record told a renamed column from the one that has its former name since."""
 _HELD_BACK = "held back"
 """Name of an option: by how much the operators before it hold an operator back."""
 BEGIN_ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
-    """What an operator with two inputs is of; and of a ready-made one its kind, the options that its state is made with and the columns
-    of rows in its blocks."""
+    """What an operator with two inputs is of, and which former names of columns others have; and of a ready-made one its kind, the options
+    that its state is made with and the columns of rows in its blocks."""
     declared = node.columnar
     inputs = {OPTION_INPUTS: " and ".join(_origins(node))} if len(node.keyed) > 1 else {}
+    if reused := _reused_names(node.rows):
+        inputs[_REUSED] = listed(_reused_text(*pair) for pair in reused.items())
     if not isinstance(declared, ReadyOperator):
         return inputs
     held_back = {_HELD_BACK: duration(node.held_back)} if node.held_back else {}
@@ -118,9 +122,10 @@ def changed_blocks(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
         return {}
     for state, now in zip(declared.blocks, _columns_of_blocks(declared).values(), strict=True):
         was = before.options.get(f"{OPTION_ROWS}{state}", now)
-        if was == now:
-            continue
         try:
+            _refuse_reused_columns(node, before, was, now)
+            if was == now:
+                continue
             change = columns_evolution(was, now, declared.renamed)
         except RefusedError as refusal:
             raise IncompatibleError(
@@ -160,9 +165,14 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
             f"window's length, the bounds of a join), so that rows would be late for it or come twice: put them back, or {BEGIN_ANEW}"
         )
     _check_forms(node, declared, before)
+    reused = _reused_since(node.rows, before)
+    former = _former_names(node)
     for name, value in declared.fixed.items():
         was = _noted(before, name, value)
-        if was != value and not declared.reads_as(name, was) and _with_names_of_today(node, was) != value:
+        if value in (was, _with_names(former, was)):
+            # Other words of it may be called as a former name is that no column has today, such as the unit of a duration.
+            _refuse_reused_name(node, f"its {name} was {was}", reused, _WORDS.findall(was))
+        elif not declared.reads_as(name, was) and _with_names(former | reused, was) != value:
             other = BEGIN_ANEW
             if OPTION_AGGREGATE in name:
                 other = "give the changed aggregate another name, under which it begins anew"
@@ -201,8 +211,13 @@ def _check_new_aggregates(
 _WORDS = re.compile(r"'[^']*'|\w+")
 
 
-def _with_names_of_today(node: KeyedNode, option: str) -> str:
+def _with_names(renamed: Mapping[str, str], option: str) -> str:
     """An option of earlier code, in which columns have today's names. Text in quotes is a value and stays."""
+    return _WORDS.sub(lambda word: renamed.get(word[0], word[0]), option)
+
+
+def _former_names(node: KeyedNode) -> dict[str, str]:
+    """By name that no column has today, the column that had it."""
     fields = [field for rows in node.rows if rows is not None for field in rows.fields]
     now = {field.name for field in fields}
     renamed = {alias: field.name for field in fields for alias in field.aliases if alias not in now}
@@ -215,7 +230,58 @@ def _with_names_of_today(node: KeyedNode, option: str) -> str:
                 for alias in field.aliases
                 if alias not in rows.names
             }
-    return _WORDS.sub(lambda word: renamed.get(word[0], word[0]), option)
+    return renamed
+
+
+def _reused_names(inputs: Sequence[RowType | None]) -> dict[str, str]:
+    """By former name of a column that another one has today, the column that had it. A join puts the side before names, in its condition and
+    in its blocks."""
+    reused: dict[str, str] = {}
+    for side, rows in zip(("left", "right"), inputs, strict=False):
+        fields = rows.fields if rows is not None else ()
+        now = {field.name for field in fields}
+        for before in ("", f"{side}_", f"{side}.") if len(inputs) > 1 else ("",):
+            reused |= {
+                before + alias: before + field.name
+                for field in fields
+                for alias in field.aliases
+                if alias in now and alias != field.name
+            }
+    return reused
+
+
+def _reused_since(inputs: Sequence[RowType | None], before: OperatorState) -> dict[str, str]:
+    """The same of names that another column has since the record, whose code meant the renamed column by them."""
+    known = before.options.get(_REUSED, "").split(", ")
+    return {old: name for old, name in _reused_names(inputs).items() if _reused_text(old, name) not in known}
+
+
+def _reused_text(old: str, name: str) -> str:
+    return f"{old} of {name}"
+
+
+def _refuse_reused_name(
+    node: KeyedNode, made_with: str, reused: Mapping[str, str], names: Iterable[str]
+) -> None:
+    """Refuses the former name of a column for another one in what the state was made with."""
+    for old in (name for name in names if name in reused):
+        try:
+            refuse_taken_alias(f"column {reused[old]}", reused[old], (old,), (old,), (old,))
+        except RefusedError as refusal:
+            raise IncompatibleError(
+                f"operator {node.uid!r}: {made_with}: {refusal}, or say {reused[old]!r} there, which goes on from it"
+            ) from None
+
+
+def _refuse_reused_columns(node: KeyedNode, before: OperatorState, was: str, now: str) -> None:
+    """Refuses that one of two columns goes on from what rows in state have of the other one. Raises RefusedError."""
+    if not (names := _reused_names(node.rows)):
+        return
+    reused = _reused_since(node.rows, before)
+    kept, today = ({field.name for field in read_columns(text)} for text in (was, now))
+    for old, name in names.items():
+        if name not in kept and (old if old in reused else name) in today:
+            refuse_taken_alias(f"column {name}", name, (old,), kept, {*today, old})
 
 
 def _is_empty(before: OperatorState) -> bool:
@@ -234,10 +300,15 @@ def check_another_key(node: KeyedNode, rows: RowType, before: OperatorState) -> 
     columns = node.keyed[0].columns if node.keyed else ()
     if _is_empty(before) or len(columns) != len(before.key):
         return
-    if sorted(columns) == sorted(name for name, _ in before.key):
+    recorded = [name for name, _ in before.key]
+    reused = {old: name for old, name in _reused_since((rows,), before).items() if name not in recorded}
+    _refuse_reused_name(
+        node, f"it was keyed by {', '.join(recorded)}", reused, [name for name in recorded if name in columns]
+    )
+    if sorted(columns) == sorted(recorded):
         return  # `check_key_columns` tells of their order
-    for (old, _), new in zip(before.key, columns, strict=True):
-        if old != new and rows.field(old) is not None:
+    for old, new in zip(recorded, columns, strict=True):
+        if old != new and rows.field(old) is not None and reused.get(old) != new:
             raise IncompatibleError(
                 f"operator {node.uid!r} was keyed by {old!r}, which its rows still have, and is keyed by {new!r} now: state would be "
                 f"found under another key; key it by {old!r} again, or if {new!r} is its new name, drop the old column with "

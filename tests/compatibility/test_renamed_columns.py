@@ -63,7 +63,12 @@ Names = Callable[[str], str]
 def release(
     rows: type, declare: Callable[[Any, Names], Any], after: ColumnarHarness | None = None
 ) -> tuple[ColumnarHarness, sf.Flow]:
-    names: Names = (lambda name: OLD.get(name, name)) if rows in (Sale, Retyped) else (lambda name: name)
+    flow = flow_of(rows, declare, OLD if rows in (Sale, Retyped) else {})
+    return ColumnarHarness.of(flow, "op", after=after), flow
+
+
+def flow_of(rows: type, declare: Callable[[Any, Names], Any], called: dict[str, str]) -> sf.Flow:
+    names: Names = lambda name: called.get(name, name)  # noqa: E731
 
     @sf.pipeline("options")
     def sales(flow: sf.Flow) -> None:
@@ -72,8 +77,7 @@ def release(
         )
         declare(source, names).collect("out", sf.memory("renamed-columns"))
 
-    flow = sales.build()
-    return ColumnarHarness.of(flow, "op", after=after), flow
+    return sales.build()
 
 
 def check_of(declare: Callable[[Any, Names], Any], rows: type) -> Check:
@@ -354,3 +358,59 @@ def test_names_change_over_several_releases_and_are_asked_by_those_of_today(tmp_
     reader.close()
     assert [(rows[key]["row_income"], rows[key]["row_item"]) for key in rows] == [(5, "tea"), (8, "rum")]
     assert came(third, Third(1, 6, "ale", at(4))) == [vars(Third(1, 6, "ale", at(4)))]
+
+
+@dataclass
+class Reused(Renamed):
+    """`revenue` is a new column, of another meaning than the one that was called so."""
+
+    revenue: int = 0
+
+
+BOTH_NAMES: dict[str, Callable[[Any, Names], Any]] = {
+    **KEEP_NONE,
+    "count": KEEP_ROWS["count"],
+    "first by it": lambda s, name: s.deduplicate("op", by=name("takings"), within="1 day"),
+    "key": lambda s, name: s.key_by(name("takings")).aggregate(
+        "op", f"{name('takings')} long, n long", n=sf.count()
+    ),
+    "key of code": lambda s, name: s.key_by(name("takings")).map_with_state(
+        "op", lambda key, row, value: (None, value), state=int, output="n long"
+    ),
+    "join": lambda s, name: s.key_by("shop").join(
+        "op", s.key_by("shop"), f"shop long, left_{name('takings')} long", within=("0 minutes", "1 hour")
+    ),
+}
+MISREAD = {"takings": "revenue"}
+"""What the code of `Reused` calls the column that it takes for the one of before."""
+
+
+def problem(before: sf.Flow, after: sf.Flow) -> str:
+    [operator] = compare(allowing(after), "options", recorded(before.operators[0])).operators
+    return operator.problem
+
+
+@pytest.mark.parametrize("operator", BOTH_NAMES)
+def test_a_former_name_that_another_column_has_is_not_taken_for_the_renamed_one(operator: str) -> None:
+    declare = BOTH_NAMES[operator]
+    before = flow_of(Sale, declare, OLD)
+    refusal = problem(before, flow_of(Reused, declare, MISREAD))
+    for named in ("operator 'op'", "takings has the alias", "is called", "leave the alias out"):
+        assert named in refusal
+    assert problem(before, flow_of(Reused, declare, {})) == "", "the renamed column goes on"
+
+
+@pytest.mark.parametrize("operator", BOTH_NAMES)
+def test_a_column_with_a_former_name_of_another_one_goes_on_itself(operator: str) -> None:
+    declare = BOTH_NAMES[operator]
+    renamed, reused = flow_of(Reused, declare, {}), flow_of(Reused, declare, MISREAD)
+    assert problem(flow_of(Renamed, declare, {}), renamed) == ""
+    assert problem(renamed, renamed) == problem(reused, reused) == ""
+    assert problem(reused, renamed), "the record tells the two apart"
+
+
+def test_a_key_that_was_renamed_and_whose_name_is_reused_finds_its_state() -> None:
+    before, _ = release(Sale, BOTH_NAMES["key"])
+    before.rows(Sale(1, "tea", 5, at(1)))
+    after, _ = release(Reused, BOTH_NAMES["key"], before)
+    assert after.rows(Reused(1, 5, "rum", at(3), 7)) == [{"takings": 5, "n": 2}]

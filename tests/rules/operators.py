@@ -338,7 +338,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a state is not found under another column of the rows",
         "compatibility/states.py",
-        "        if old != new and rows.field(old) is not None:\n",
+        "        if old != new and rows.field(old) is not None and reused.get(old) != new:\n",
         "        if False:\n",
         "compatibility/test_ready_options.py",
     ),
