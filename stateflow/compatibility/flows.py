@@ -28,7 +28,7 @@ from stateflow.compatibility.states import (
     where_to_go_back,
 )
 from stateflow.errors import IncompatibleError, UsageError
-from stateflow.format.records import OperatorState, Prepared, Record
+from stateflow.format.records import OperatorState, Prepared, Record, SourceState
 from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS, SourceLeaves, check_same_source
 from stateflow.operators.combining import combining_of
 from stateflow.pipelines.delivery import taking_ids
@@ -153,22 +153,39 @@ def check_flow(
             check_key_columns(node.uid, node.keyed[0].columns, before)
         if refusal := left.of_states(node, before):
             raise IncompatibleError(refusal)
-    for sentence in other_kinds(flow, record).values():
+    for sentence in source_refusals(flow, record).values():
         raise IncompatibleError(sentence)
 
 
-def other_kinds(flow: Flow, record: Record | None) -> dict[str, str]:
-    """By uid of a source why it cannot take up what the record says of it. Of a function's stream only the run knows, once it is open."""
+def source_refusals(flow: Flow, record: Record | None) -> dict[str, str]:
+    """By uid of a source why it cannot take up what the record says of it. Of the kind of a function's stream only the run knows, once it is
+    open."""
     problems = {}
     for node in flow.sources:
         recorded = record.sources.get(node.uid) if record else None
-        if recorded is None or not node.factory.offset_kind:
+        if recorded is None:
             continue
         try:
-            check_same_source(SourceLeaves(node.uid, 1, (node.factory.offset_kind,)), recorded)
+            if node.factory.offset_kind:
+                check_same_source(SourceLeaves(node.uid, 1, (node.factory.offset_kind,)), recorded)
+            _check_time_column(node, recorded)
         except IncompatibleError as error:
             problems[node.uid] = str(error)
     return problems
+
+
+def _check_time_column(node: SourceNode, recorded: SourceState) -> None:
+    """Refuses that rows are judged by how far the times of another column are. Records of before the column was noted do not tell."""
+    was, now = recorded.time_column, node.event_time
+    column = node.rows.field(now) if node.rows is not None and now is not None else None
+    if recorded.event_time is None or was == "" or now in (None, was):
+        return
+    if column is None or was not in column.aliases:
+        raise IncompatibleError(
+            f"source {node.uid!r}: its event time was {was!r} and is {now!r} now, and its rows would be late or on time by how far {was!r} has come: put "
+            f"it back; or, if {now!r} is the new name of that column, give the field sf.field(aliases=[{was!r}]); or begin event time anew with "
+            "`stateflow restore JOB FILE --from latest --reset-watermark`"
+        )
 
 
 def compare(
@@ -202,7 +219,7 @@ def compare(
         problem = left.of_operator(uid)
         states = dict.fromkeys(before[uid].states, "dropped")
         operators.append(OperatorCheck(uid, "incompatible" if problem else "dropped", states, problem))
-    others = other_kinds(flow, record)
+    others = source_refusals(flow, record)
     compatible = not left.sources and not others and not any(each.problem for each in operators)
     if compatible:
         check_flow(flow, record)

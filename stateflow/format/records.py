@@ -308,6 +308,8 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its leaves that read the change feed of a Delta table. None in records from before this was noted."""
     left: dict[str, LeftTopic] = {}
     """By `<leaf>/<topic>` the topics of Kafka, or partitions of them, that it has read and does not name any more. One that comes back goes on from there."""
+    time_column: str = ""
+    """The column that its event times are of. Empty in records from before this was noted."""
 
 
 CATALOG_NAME = "catalog_name"

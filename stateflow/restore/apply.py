@@ -42,7 +42,13 @@ from stateflow.restore.copies import copies_of
 from stateflow.restore.digest import digest, require_same, require_unmoved
 from stateflow.restore.gone_back import note
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
-from stateflow.restore.planning import is_own_savepoint, is_renamed, make_plan, taken_over
+from stateflow.restore.planning import (
+    is_own_savepoint,
+    is_renamed,
+    make_plan,
+    taken_over,
+    with_time_anew,
+)
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
 from stateflow.savepoints.origin import find_origin, refuse_erased
@@ -244,13 +250,8 @@ class RestoreRun:
         operators = dict(snapshot.operators)
         if request.parallelism:
             operators = rescaled_operators(operators, request.parallelism, self.job.name)
-        sources, watermark = dict(snapshot.sources), snapshot.watermark
         if request.reset_watermark:
-            watermark = None
-            sources = {
-                uid: msgspec.structs.replace(s, event_time=None, active=None, partitions={}, silent=0)
-                for uid, s in sources.items()
-            }
+            snapshot = with_time_anew(snapshot)
         own = origin.owner is not None and same_job(origin.owner, self.job)
         self._copy_tables(writer.job)
         rewinds = self._rewinds(writer) if request.rewind_sinks else {}
@@ -258,7 +259,7 @@ class RestoreRun:
             "restore",
             # 0 is no slot: the state comes from another job or a savepoint.
             based_on=origin.record.slot if own else 0,
-            sources=sources,
+            sources=snapshot.sources,
             operators={uid: msgspec.structs.replace(o, hosts=()) for uid, o in operators.items()},
             sinks=rewinds,
             feeds=(
@@ -266,7 +267,7 @@ class RestoreRun:
                 *shown_by_copies(self._copied, origin.record, origin.feeds, writer.next_slot),
             ),
             timeline=writer.next_timeline,
-            watermark=watermark,
+            watermark=snapshot.watermark,
             now=snapshot.now,
             parameters=as_texts(self.plan.values),
             versions={**snapshot.versions, **request.pipeline.versions},

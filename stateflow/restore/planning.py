@@ -87,7 +87,7 @@ def make_plan(request: RestoreRequest) -> Plan:
     check = compare(
         flow,
         job.name,
-        record,
+        with_time_anew(record) if request.reset_watermark else record,
         counts=request.counts or origin.rows,
     )
     if not check.compatible:
@@ -245,6 +245,20 @@ def taken_over(record: Record, flow: Flow) -> Record:
         record,
         operators={uid: o for uid, o in record.operators.items() if uid in operators},
         sources={uid: s for uid, s in record.sources.items() if uid in sources},
+    )
+
+
+def with_time_anew(record: Record) -> Record:
+    """The record with event time as before the first row, of every source and of the watermark."""
+    return msgspec.structs.replace(
+        record,
+        watermark=None,
+        sources={
+            uid: msgspec.structs.replace(
+                s, event_time=None, active=None, partitions={}, silent=0, time_column=""
+            )
+            for uid, s in record.sources.items()
+        },
     )
 
 

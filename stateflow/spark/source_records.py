@@ -48,6 +48,7 @@ class SourceRecords:
             self._save_log_entry,
             self.inputs.topic_ids,
             self.inputs.since,
+            self.inputs.time_columns,
         )
         return {
             uid: msgspec.structs.replace(source, change_feeds=self.inputs.change_feeds.get(uid, ()))

@@ -618,3 +618,37 @@ def test_code_that_ends_the_process_fails_the_run_and_keeps_no_one_waiting(
     assert named.get(
         where, "index out" if where == "panic" else " ends the process (SystemExit: 0 (line "
     ) in str(caught.value)
+
+
+def test_a_run_by_another_column_of_event_time_is_refused_until_time_begins_anew(bench: Workbench) -> None:
+    def release(column: str | None) -> sf.Pipeline:
+        @sf.pipeline("timed")
+        def timed(flow: sf.Flow) -> None:
+            given = {"event_time": column, "watermark": "1 minute"} if column else {}
+            source = flow.source("in", bench.source("in", "created timestamp, processed timestamp"), **given)
+            source.collect("out", sf.memory("timed"))
+
+        return timed
+
+    def times() -> tuple[str, int | None]:
+        source = bench.records("timed")[-1].sources["in"]
+        return source.time_column, source.event_time
+
+    def minute(number: int) -> int:
+        return round(at(number).timestamp() * 1e6)
+
+    bench.rows("in", [{"created": at(1), "processed": at(90)}])
+    bench.run(release("processed"))
+    assert times() == ("processed", minute(90))
+    bench.rows("in", [{"created": at(2), "processed": at(91)}])
+    for without_time in (False, True):
+        with refused(IncompatibleError, "source 'in'", "'processed'", "'created'", "--reset-watermark"):
+            bench.run(release("created"))
+        if not without_time:
+            bench.run(release(None))
+    bench.job("timed").restore(
+        "latest", release("created"), options=bench.options(), reset_watermark=True
+    ).apply()
+    bench.rows("in", [{"created": at(3), "processed": at(92)}])
+    bench.run(release("created"))
+    assert times() == ("created", minute(3))

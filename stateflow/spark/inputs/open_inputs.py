@@ -113,6 +113,11 @@ class OpenInputs:
         return {node.uid: node.factory.since for node in self.nodes}
 
     @cached_property
+    def time_columns(self) -> dict[str, str]:
+        """By source with event time, for its record, the column that has it."""
+        return {node.uid: node.event_time for node in self.nodes if node.event_time is not None}
+
+    @cached_property
     def cutting(self) -> frozenset[str]:
         """The connectors' sources that may end a batch where more follows."""
         return frozenset(node.uid for node in self.nodes if node.factory.cuts_batches)

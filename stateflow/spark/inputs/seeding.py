@@ -42,6 +42,7 @@ def capture(
     save: Save,
     topic_ids: Mapping[str, dict[str, str]] = MappingProxyType({}),
     since: Mapping[str, str] = MappingProxyType({}),
+    time_columns: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, SourceState]:
     """The position of every source at the end of batch `batch_id`. Call it inside the batch.
 
@@ -73,6 +74,8 @@ def capture(
             looked=before.looked,
             silent=before.silent,
             left=before.left,
+            # Its times stay while the code declares none.
+            time_column=time_columns.get(uid, before.time_column),
         )
         first_leaf += len(lines)
     return captured
