@@ -162,6 +162,11 @@ class Log:
         return tuple(r for r in self.chain if r.slot > above)
 
     @property
+    def last_erasure(self) -> int:
+        """The slot of the newest record that has erased a key, 0 without one: what a pin keeps below it still holds the key."""
+        return max((record.slot for record in self.chain if record.kind == "erase"), default=0)
+
+    @property
     def checkpoints(self) -> tuple[Record, ...]:
         """Complete checkpoints without a mark, ascending: a marked one may have lost files already."""
         return tuple(

@@ -129,20 +129,30 @@ def _micros(text: str) -> int:
 
 
 def slot_of(name: Name, job: JobHandle, log: Log) -> int:
-    """The slot of the complete checkpoint with this name. NotFoundError says which checkpoints exist."""
+    """The slot of the complete checkpoint with this name. NotFoundError says which checkpoints exist; UsageError: an erasure came since."""
     match name:
         case LatestCheckpoint():
-            return head_of(log).slot
+            slot = head_of(log).slot
         case Slot(slot):
             pass
         case Tag(tag):
             slot = tag_of(tag, job).slot
         case Time():
-            return slot_at(name, job, log)
+            slot = slot_at(name, job, log)
         case Elsewhere(url):
             raise UsageError(f"{url!r} names no checkpoint: {_WRITE}")
     require_checkpoint(log, slot)
+    refuse_erased(log, slot)
     return slot
+
+
+def refuse_erased(log: Log, slot: int) -> None:
+    """UsageError for a checkpoint from before an erasure, which a pin may have kept: it still holds the erased key."""
+    erased = log.last_erasure
+    if slot < erased:
+        raise UsageError(
+            f"checkpoint {slot} of job {log.job!r} still holds a key that record {erased} has erased: name a newer one"
+        )
 
 
 def slot_at(time: Time, job: JobHandle, log: Log) -> int:
@@ -185,11 +195,15 @@ def _refuse_future(time: Time, job: JobHandle, newest: int) -> None:
 
 
 def complete_records(log: Log) -> list[Record]:
-    """The records whose state can be read, ascending: complete checkpoints, and restores and other edits."""
+    """The records whose state can be read, ascending: complete checkpoints, and restores and other edits. None from before an erasure."""
+    erased = log.last_erasure
     return [
         record
         for record in log.chain
-        if record.carries_state and log.slots[record.slot].complete and not log.slots[record.slot].marks
+        if record.carries_state
+        and record.slot >= erased
+        and log.slots[record.slot].complete
+        and not log.slots[record.slot].marks
     ]
 
 

@@ -104,7 +104,7 @@ def roots(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int,
         # A pin on a doomed record came too late, and its maker died before it noticed.
         if pin.slot in members and not log.slots[pin.slot].doomed:
             reasons[pin.slot] = f"{pin.kind} {pin.name or pin.id}"
-    erased = _last_erasure(log)
+    erased = log.last_erasure
     if any(slot < erased for slot in reasons):
         # What a pin keeps below it still holds the erased key, and this record alone tells those who would restore or compare it.
         reasons.setdefault(erased, ERASED)
@@ -117,12 +117,8 @@ def roots(log: Log, pins: Iterable[Pin], retained: Retention | int) -> dict[int,
 
 def restorable(log: Log) -> list[Record]:
     """The complete checkpoints that retention counts, ascending: none from before an erasure."""
-    erased = _last_erasure(log)
+    erased = log.last_erasure
     return [record for record in log.checkpoints if record.slot > erased]
-
-
-def _last_erasure(log: Log) -> int:
-    return max((record.slot for record in log.chain if record.kind == "erase"), default=0)
 
 
 def announced_by(log: Log, kind: str, retained: Retention | int | None) -> Announcement:

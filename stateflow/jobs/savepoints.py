@@ -12,7 +12,7 @@ from typing import Literal
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
 from stateflow.checkpoint.log import has_tombstone, is_job, list_jobs
-from stateflow.checkpoint.names import parse, require_checkpoint, slot_of
+from stateflow.checkpoint.names import parse, refuse_erased, require_checkpoint, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, scratch_parent
@@ -129,6 +129,8 @@ def create_savepoint(
         reason=f"{request.kind} savepoint {name}",
     ) as pin:
         release_others(job.store, job.layout, pin)
+        # An erasure that begins now sees the pin, and lists or refuses. One from before the pin may have missed this savepoint.
+        refuse_erased(job.log(), slot)
         if request.kind == "canonical":
             return MadeSavepoint(target.url, _canonical(request, record, url, facts, progress))
         savepoint = create_native(

@@ -26,6 +26,7 @@ from stateflow.checkpoint.feeds import shown_by_copies, shown_by_rewound
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import history_line_of, release_others
 from stateflow.checkpoint.log import Log, read_log
+from stateflow.checkpoint.names import refuse_erased
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import CONTINUED_JOB, CONTINUED_SLOT
@@ -51,7 +52,7 @@ from stateflow.restore.planning import (
 )
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
-from stateflow.savepoints.origin import find_origin, refuse_erased
+from stateflow.savepoints.origin import find_origin
 from stateflow.savepoints.publish import probe_elsewhere
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.sinks.delta_copy import copy_table

@@ -18,7 +18,6 @@ from stateflow.checkpoint.names import (
     require_checkpoint,
     slot_of,
 )
-from stateflow.errors import UsageError
 from stateflow.format.records import Prepared, Record, Savepoint, ShownState
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.storage.roots import open_store
@@ -97,7 +96,6 @@ def _checkpoint(name: Name, job: JobHandle) -> Origin:
     log = job.log()
     slot = slot_of(name, job, log)
     outcome = require_checkpoint(log, slot)
-    refuse_erased(log, slot)
     newest = log.newest_sinks
     return Origin(
         label=str(name if isinstance(name, Tag) else Slot(slot)),
@@ -109,17 +107,6 @@ def _checkpoint(name: Name, job: JobHandle) -> Origin:
         targets={uid: prepared.target for uid, prepared in newest.items()},
         names={uid: prepared.name for uid, prepared in newest.items()},
     )
-
-
-def refuse_erased(log: Log, slot: int) -> None:
-    """UsageError for a checkpoint from before an erasure, which a pin may have kept: it still holds the erased key."""
-    erased = next(
-        (record.slot for record in log.chain if record.kind == "erase" and record.slot > slot), None
-    )
-    if erased is not None:
-        raise UsageError(
-            f"checkpoint {slot} of job {log.job!r} still holds a key that record {erased} has erased: restore a newer one"
-        )
 
 
 def written_places(log: Log) -> dict[str, Prepared]:

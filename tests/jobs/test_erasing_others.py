@@ -6,21 +6,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import msgspec
 import pytest
 
 from stateflow.checkpoint.collection import CollectionReport
+from stateflow.checkpoint.edit import Edited
 from stateflow.checkpoint.pins import PinKind, list_pins, pin, release
 from stateflow.checkpoint.process import this_process
 from stateflow.errors import BusyError, NotFoundError, UsageError
-from stateflow.format.records import Owner, Pin
+from stateflow.format.records import Owner, Pin, Savepoint
 from stateflow.jobs import erasure as erasing
+from stateflow.jobs import past, savepoints
 from stateflow.jobs.erasure import Erased, plan_erase
 from stateflow.jobs.job import Job
+from stateflow.reading.past_states import KeyOfState
+from stateflow.reading.snapshots import checkpoint_reader, reader_context
 from stateflow.savepoints import native
 from stateflow.savepoints.origin import find_origin
+from stateflow.serve.follow import FollowedJob
+from stateflow.spark.state_tables.snapshots import checkpoint_of
 from stateflow.spark.task.storage import task_storage
+from stateflow.state.backends.openings import OpenShards
 from stateflow.storage.scratch import leave, named_scratch, remove_scratch
 from tests.jobs.queried import QueriedJob
 from tests.jobs.test_erasing import KEY, ME, job, options
@@ -48,7 +57,7 @@ def pinned(folder: Path, kind: PinKind, owner: Owner = SOMEBODY) -> Pin:
     found = job(folder)
     return pin(
         found.store, found.layout, 3, kind=kind, owner=owner, ids=found.new_id, clock=found.clock,
-        reason="for the archive",
+        name="v1" if kind == "tag" else "", reason="for the archive",
     )  # fmt: skip
 
 
@@ -91,14 +100,31 @@ def test_what_a_dead_process_of_this_host_had_pinned_is_let_go(made: QueriedJob,
 def test_a_savepoint_that_begins_meanwhile_is_waited_for_and_named(
     made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[Pin] = []
+    begun, goes_on = Event(), Event()
+    publish, edit = native.publish, erasing.edit
 
-    def goes_on() -> None:
+    def late(*given: Any, **named: Any) -> Savepoint:
+        begun.set()
+        assert goes_on.wait(60)
+        return publish(*given, **named)
+
+    def make() -> None:
         job(tmp_path).savepoint("native", options=options(tmp_path), checkpoint="checkpoint:3", name="late")
-        release(made.store, made.layout, begun.pop().id)
 
-    before_the_first_collection(monkeypatch, lambda: begun.append(pinned(tmp_path, "savepoint")))
-    monkeypatch.setattr(erasing, "_pause", goes_on)
+    maker = Thread(target=make)
+
+    def edited(*given: Any, **named: Any) -> Edited:
+        maker.start()
+        assert begun.wait(60)
+        return edit(*given, **named)
+
+    def ends() -> None:
+        goes_on.set()
+        maker.join()
+
+    monkeypatch.setattr(native, "publish", late)
+    monkeypatch.setattr(erasing, "edit", edited)
+    monkeypatch.setattr(erasing, "_pause", ends)
     assert plan_erase(job(tmp_path), str(KEY), options(tmp_path)).savepoints == ()
     assert erase(tmp_path).savepoints == ("_savepoints/orders/late",)
     assert bearers(tmp_path / "root" / "orders") == []
@@ -147,11 +173,70 @@ def test_a_checkpoint_that_a_reader_keeps_is_refused_however_long_the_job_goes_o
     assert bearers(tmp_path / "root" / "orders") == []
 
 
+def erased_beside_a_reader(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A key is erased while somebody reads checkpoint 3, which stays so. Returns the record that erased it."""
+    monkeypatch.setattr(erasing, "_pause", lambda: None)
+    pinned(folder, "reader")
+    with refused(BusyError, "reader by ada"):
+        erase(folder, 0.0)
+    head = job(folder).log().head
+    assert head is not None
+    return head.slot
+
+
+def test_nobody_gets_an_erased_key_out_of_a_checkpoint_that_a_reader_keeps(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erased, found = erased_beside_a_reader(tmp_path, monkeypatch), job(tmp_path)
+    context = reader_context(options(tmp_path), found.root, found.clock)
+    asked = KeyOfState("balance", "total", str(KEY))
+
+    def query() -> None:
+        with checkpoint_reader(context, "orders", "3", owner=ME, ids=found.new_id):
+            raise AssertionError("it was opened")
+
+    def serve() -> None:
+        followed = FollowedJob(context, "orders", owner=ME, ids=found.new_id, shards=OpenShards(1))
+        followed.kept("3")
+
+    def differ() -> None:
+        with past.differing(found, "3", "latest", options(tmp_path)):
+            raise AssertionError("it was opened")
+
+    for give_out in (
+        query,
+        serve,
+        differ,
+        lambda: found.tag("keep", "checkpoint:3"),
+        lambda: found.savepoint("native", options=options(tmp_path), checkpoint="3", name="kept"),
+        lambda: checkpoint_of("orders", "3", options(tmp_path)),
+    ):
+        with refused(UsageError, "checkpoint 3 of job 'orders'", f"record {erased}"):
+            give_out()
+    versions = past.history(found, asked, options(tmp_path)).versions
+    assert [(each.slot, each.value) for each in versions] == [(erased, None)]
+    assert [each.reason for each in list_pins(made.store, made.layout)] == ["for the archive"]
+
+
+def test_a_savepoint_asks_again_behind_its_pin(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the erasure neither waits for it nor knows of it."""
+
+    def erased_meanwhile(*given: object) -> None:
+        erased_beside_a_reader(tmp_path, monkeypatch)
+
+    monkeypatch.setattr(savepoints, "require_vacant", erased_meanwhile)
+    with refused(UsageError, "checkpoint 3 of job 'orders'", "has erased"):
+        job(tmp_path).savepoint("native", options=options(tmp_path), checkpoint="3", name="late")
+    assert list(made.store.list("_savepoints/")) == []
+
+
 def test_a_tag_that_is_made_at_the_last_moment_keeps_nothing(
     made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erasing, "_pause", lambda: None)
-    before_the_first_collection(monkeypatch, lambda: job(tmp_path).tag("v1", "checkpoint:3"))
+    before_the_first_collection(monkeypatch, lambda: pinned(tmp_path, "tag"))
     done = erase(tmp_path)
     assert list_pins(made.store, made.layout) == []
     assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]

@@ -16,7 +16,6 @@ from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageE
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.savepoints.format import read_savepoint, resolved
-from stateflow.savepoints.origin import refuse_erased
 from stateflow.spark.state_tables.tables import Part, Table, table_of
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_reader
@@ -126,7 +125,6 @@ def checkpoint_of(job: str, which: str, options: Options) -> TableSnapshot:
     owner = JobHandle.at(options.checkpoint_dir, job, options.storage_options)
     log = owner.log()
     slot = slot_of(parse(which), owner, log)
-    refuse_erased(log, slot)
     record = log.record(slot)
     label = f"checkpoint {record.slot} of job {job!r}"
     return TableSnapshot(
