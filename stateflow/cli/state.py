@@ -30,7 +30,7 @@ from stateflow.cli.options import (
     pairs,
 )
 from stateflow.cli.output import Facts
-from stateflow.cli.savepoint import Kind, described
+from stateflow.cli.savepoint import Kind, described, kind_of
 from stateflow.cli.text import several, size
 from stateflow.errors import UsageError
 
@@ -138,6 +138,7 @@ def import_(
 
     if not like or "/" in like:
         call.refuse_beside("without a job that it is of: give --like JOB", "checkpoint")
+    wanted = kind_of(kind)  # said before Spark takes its seconds to start
     options = call.options(option)
     loaded = pipeline.load()
     by_value([loaded.module])
@@ -171,7 +172,7 @@ def import_(
             parameters=given,
             like=snapshot,
             offsets=offsets,
-            kind=cast(Any, kind),
+            kind=wanted,
             note=note,
         )
         made = build_savepoint(spark, request)

@@ -445,6 +445,11 @@ def test_a_damaged_savepoint_is_told_with_what_is_left_to_do(
         (("savepoint", "create", "nobody"), 3, "no job 'nobody'"),
         (("savepoint", "create", "orders", "--checkpoint", "77"), 3, "no checkpoint 77"),
         (("savepoint", "create", "orders", "--type", "tar"), 2, "neither native nor canonical"),
+        (
+            ("state", "import", "none.py", "--to", "x", "--table", "a.b=c", "--type", "tar"),
+            2,
+            "neither native nor canonical",
+        ),
         (("savepoint", "create", "orders", "--expires", "soon"), 2, "'soon' is not a duration"),
         (
             ("savepoint", "create", "orders", "--expires", "999999999 days"),
