@@ -7,7 +7,6 @@ key, so the logical range `first..last` alone decides which shard owns it.
 from __future__ import annotations
 
 import itertools
-import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +39,7 @@ from stateflow.state.values.evolution.versions import stored_reader
 from stateflow.state.values.plain import jsonable
 from stateflow.state.values.serializers import Serializer
 from stateflow.storage.cache import FileCache
-from stateflow.storage.scratch import new_scratch, remove_scratch
+from stateflow.storage.scratch import new_scratch, remove_scratch, scratch_folder
 from stateflow.storage.store import Store
 
 LIMIT = 1000
@@ -434,15 +433,10 @@ class StateReader:
     def _open_backend(self, shard: Shard) -> ReadShard:
         if self._read_files is not None:
             return self._read_files(shard)
-        directory = self._directory()
-        fetched = directory.with_name(f"{directory.name}-fetched")
-        fetched.mkdir()
-        try:
+        # The backend has its own links or copies of what is fetched when it is open.
+        with scratch_folder(self._scratch) as fetched:
             fetch = self._cache.fetcher(self._store_of, fetched)
-            return self._open_shard(shard.backend)(shard, directory, fetch)
-        finally:
-            # The backend has its own links or copies by now.
-            shutil.rmtree(fetched, ignore_errors=True)
+            return self._open_shard(shard.backend)(shard, self._directory(), fetch)
 
     def _directory(self) -> Path:
         with self._making:

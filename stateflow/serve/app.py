@@ -224,10 +224,16 @@ class Service:
                 del self._polls[job.name]
                 await self._in_thread(partial(self._jobs.forget, job.name))
                 return
-            except StateflowError as error:
-                # Logged once, not every second. The job keeps serving the checkpoint it has.
+            except Exception as error:
+                # Logged once, not every second. The job keeps serving the checkpoint it has, so what nobody has foreseen may not
+                # end this either: nothing would ask for a newer one again.
                 if healthy:
-                    _log.warning("job %s cannot be followed for now: %s", job.name, error)
+                    _log.warning(
+                        "job %s cannot be followed for now: %s",
+                        job.name,
+                        error,
+                        exc_info=not isinstance(error, StateflowError),
+                    )
                 healthy = False
 
     async def _refresh(self, job: FollowedJob) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import stateflow as sf
-from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.instants import END_OF_TIME
 from stateflow.format.keygroups import xxhash64
@@ -111,6 +112,21 @@ def test_only_the_shard_that_owns_the_key_is_fetched(job: QueriedJob, tmp_path: 
     assert place.cache.bytes_fetched == sum(stored.values())
     reader.close()
     assert counted.closed == [(64, 95)]
+
+
+def test_a_disk_that_is_full_is_unavailable(job: QueriedJob, tmp_path: Path) -> None:
+    job.checkpoint(entries_of(filled(1)))
+
+    def full(backend: str) -> Any:
+        def open_shard(shard: Shard, directory: Path, fetch: Any) -> Any:
+            raise OSError(errno.ENOSPC, "No space left on device", str(directory))
+
+        return open_shard
+
+    reader = job.place(tmp_path / "host", full).reader(job.head())
+    with refused(UnavailableError, str(tmp_path / "host" / "scratch"), "No space left on device"):
+        reader.get("balance", "total", 1)
+    reader.close()
 
 
 def test_a_cache_that_a_run_has_filled_is_used(job: QueriedJob, tmp_path: Path) -> None:

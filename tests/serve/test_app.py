@@ -308,6 +308,32 @@ def test_newer_checkpoints_are_followed(job: QueriedJob, serve: Serve) -> None:
     until(lambda: [p.slot for p in list_pins(job.store, job.layout)] == [second])
 
 
+def test_an_error_that_nobody_has_foreseen_is_logged_once_and_does_not_end_the_following(
+    job: QueriedJob, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = threading.Event()
+
+    def open_with(backend: str) -> Any:
+        def open_shard(*given: Any) -> Any:
+            if broken.is_set():
+                raise RuntimeError("something odd")
+            return opener(backend)(*given)
+
+        return open_shard
+
+    first = job.checkpoint(entries_of(filled(1)))
+    served = serve(job, interval=0.02, open_with=open_with)
+    assert ask(served, f"{ORDERS}/total?key=1").json["checkpoint"] == first
+    broken.set()
+    second = job.checkpoint(entries_of(filled(1, rows=3)))
+    until(lambda: "RuntimeError: something odd" in caplog.text)
+    assert ask(served, f"{ORDERS}/total?key=1").json["checkpoint"] == first
+    broken.clear()
+    until(lambda: ask(served, f"{ORDERS}/total?key=1").json["checkpoint"] == second)
+    assert caplog.text.count("RuntimeError: something odd") == 1
+    until(lambda: [p.slot for p in list_pins(job.store, job.layout)] == [second])
+
+
 def test_an_answer_can_be_asked_from_a_checkpoint_on(job: QueriedJob, serve: Serve) -> None:
     job.checkpoint(entries_of(filled(1)))
     served = serve(job)  # it would poll once an hour
