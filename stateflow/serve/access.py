@@ -53,7 +53,7 @@ class Grant:
         return any(right.allows(job, operator, state) for right in self.rights)
 
     def allows_job(self, job: str) -> bool:
-        """Whether the token may read any state of the job."""
+        """Whether a right names the job. It may have no state that the right names."""
         return any(fnmatchcase(job, right.job) for right in self.rights)
 
 

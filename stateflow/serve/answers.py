@@ -77,7 +77,7 @@ def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
 
 
 def describe(job: FollowedJob, grant: Grant, then: Record | None = None) -> bytes:
-    """The operators and states of the job that the token may read."""
+    """The operators and states of the job that the token's rights name, also those that are not served: `queryable` says so."""
     with _reading(job, then) as served:
         record = served.record
         return msgspec.json.encode(

@@ -118,11 +118,11 @@ class StateClient:
         return self._request("POST", _path(job, operator, state), msgspec.json.encode(body))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """The jobs that have a state which the token may read."""
+        """The jobs that a right of the token names."""
         return list(self._request("GET", "/jobs")["jobs"])
 
     def job(self, job: str, *, at: int | str | datetime | None = None) -> dict[str, Any]:
-        """A job's newest checkpoint, or that of then, and the states that the token may read."""
+        """A job's newest checkpoint, or that of then, and the states that the token's rights name, each with whether it is served."""
         query = "" if at is None else "?" + urlencode({"at": _point(at)})
         return self._request("GET", f"/jobs/{quote(job, safe='')}{query}")
 

@@ -167,13 +167,13 @@ HEALTH: Schema = {
 }
 JOBS: Schema = {
     "operation_id": "jobs",
-    "summary": "The jobs of which the token may read a state.",
+    "summary": "The jobs that a right of the token names.",
     "responses": _answers(_JOBS, 401, 503),
     "openapi_extra": _SECURED,
 }
 JOB: Schema = {
     "operation_id": "job",
-    "summary": "A job's newest checkpoint, or an older one, and the states that the token may read.",
+    "summary": "A job's newest checkpoint, or an older one, and the states that the token's rights name.",
     "responses": _answers(_JOB, 400, 401, 403, 404, 503),
     "openapi_extra": {**_SECURED, "parameters": [*_in_path("job"), _AT]},
 }
