@@ -22,6 +22,7 @@ from stateflow.serve.access import Access, Grant
 from stateflow.serve.answers import MOST_ENTRIES, MOST_KEYS, Question, answer, answer_many, describe
 from stateflow.serve.follow import FollowedJob, FollowedJobs, Then
 from stateflow.serve.problems import (
+    LONGEST_WAIT,
     RETRY_AFTER,
     Refusal,
     document,
@@ -39,7 +40,6 @@ STATE = "/jobs/{job}/operators/{operator}/states/{state}"
 MIN_CHECKPOINT = "stateflow-min-checkpoint"
 """The header with the same meaning as the parameter `min_checkpoint`."""
 LARGEST_BODY = 1 << 20
-LONGEST_WAIT = 60.0
 NAMES_LAST = 5.0
 """Seconds before the names of jobs are listed again: in an object store that means listing everything."""
 _FOLLOWERS = 8

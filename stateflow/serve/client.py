@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from stateflow.errors import UnavailableError, UsageError
-from stateflow.serve.problems import error_of
+from stateflow.serve.problems import LONGEST_WAIT, error_of
 
 _BROKEN = (http.client.HTTPException, OSError)
 
@@ -93,7 +93,7 @@ class StateClient:
         parameters |= {"limit": _text(limit), "min_checkpoint": _text(min_checkpoint), "wait": _text(wait)}
         parameters["at"] = _point(at)
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
-        return self._request("GET", f"{_path(job, operator, state)}?{query}")
+        return self._request("GET", f"{_path(job, operator, state)}?{query}", wait=wait)
 
     def look_up_many(
         self,
@@ -115,7 +115,7 @@ class StateClient:
             "keys": list(keys),
             **{name: value for name, value in parameters.items() if value is not None},
         }
-        return self._request("POST", _path(job, operator, state), msgspec.json.encode(body))
+        return self._request("POST", _path(job, operator, state), msgspec.json.encode(body), wait=wait)
 
     def jobs(self) -> list[dict[str, Any]]:
         """The jobs that a right of the token names."""
@@ -143,8 +143,12 @@ class StateClient:
     def __repr__(self) -> str:
         return f"StateClient({self._url!r})"
 
-    def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        status, answer = self._send(method, self._prefix + path, body)
+    def _request(
+        self, method: str, path: str, body: bytes | None = None, *, wait: float | None = None
+    ) -> dict[str, Any]:
+        # The server refuses any other wait at once.
+        patience = self._timeout + min(max(0.0, wait or 0.0), LONGEST_WAIT)
+        status, answer = self._send(method, self._prefix + path, body, patience)
         try:
             document = msgspec.json.decode(answer)
         except msgspec.DecodeError:
@@ -155,7 +159,7 @@ class StateClient:
             raise UnavailableError(f"{self._url} answers, but not as `stateflow serve` does: check the URL")
         return document
 
-    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _send(self, method: str, path: str, body: bytes | None, patience: float) -> tuple[int, bytes]:
         headers: Mapping[str, str] = self._headers
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
@@ -163,6 +167,9 @@ class StateClient:
             with self._lock:
                 reused = self._idle.pop() if self._idle else None
             connection = reused or self._connection()
+            connection.timeout = patience
+            if connection.sock is not None:
+                connection.sock.settimeout(patience)
             try:
                 connection.request(method, path, body, headers)
                 response = connection.getresponse()
@@ -184,7 +191,7 @@ class StateClient:
 
     def _connection(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        return kind(self._host, self._port, timeout=self._timeout)
+        return kind(self._host, self._port)
 
 
 def _path(job: str, operator: str, state: str) -> str:

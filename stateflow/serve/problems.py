@@ -15,6 +15,8 @@ from stateflow.errors import (
 )
 
 RETRY_AFTER = {"Retry-After": "1"}
+LONGEST_WAIT = 60.0
+"""Seconds that a request may wait for a checkpoint."""
 _STATUS: dict[type[StateflowError], int] = {
     UsageError: 400,
     NotFoundError: 404,
@@ -65,4 +67,13 @@ def error_of(body: Any, status: int) -> StateflowError:
     return cls(description["message"])
 
 
-__all__ = ["RETRY_AFTER", "Refusal", "document", "error_of", "no_right", "refusal_of", "unknown_token"]
+__all__ = [
+    "LONGEST_WAIT",
+    "RETRY_AFTER",
+    "Refusal",
+    "document",
+    "error_of",
+    "no_right",
+    "refusal_of",
+    "unknown_token",
+]

@@ -138,6 +138,20 @@ def test_a_connection_that_the_server_has_closed_is_made_anew(served: Served) ->
         assert client.get("orders", "balance", "total", 7) == 1.0
 
 
+def test_a_wait_is_added_to_the_patience_of_the_client(served: Served) -> None:
+    def ask_in_vain(reuses: bool) -> None:
+        with StateClient(served.url, TOKEN, timeout=3.0) as client:
+            if reuses:
+                client.jobs()
+            with refused(BusyError, "checkpoint 99"):
+                client.look_up("orders", "balance", "total", 1, min_checkpoint=99, wait=3.5)
+            with refused(UsageError, "wait"):
+                client.look_up_many("orders", "balance", "total", [1], min_checkpoint=99, wait=-50.0)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(ask_in_vain, (False, True)))
+
+
 def test_one_client_serves_many_threads(served: Served) -> None:
     with served.client() as client, ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda user: client.get("orders", "balance", "total", user % 40), range(200)))
