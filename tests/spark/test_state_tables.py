@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -434,7 +436,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
     for format in ("parquet", "json", "csv"):
         out = str(holding.folder / f"out-{format}")
         assert export_state(spark, snapshot, "totals", "profile", out, format, **by) == 20  # type: ignore[arg-type]
-        reader = spark.read.option("header", "true") if format == "csv" else spark.read
+        reader = spark.read.options(header="true", escape='"') if format == "csv" else spark.read
         back = reader.format(format).load(out)
         assert back.count() == 20
         value = back.where("user = 3").collect()[0]["value"]
@@ -485,6 +487,71 @@ def test_an_export_has_instants_as_microseconds(spark: SparkSession, holding: Ho
         for format in ("json", "csv"):
             files = (holding.folder / state / format).glob("part-*")
             assert ":00.123456" in "".join(file.read_text() for file in files)
+
+
+class Place(NamedTuple):
+    shop: str
+    day: date
+
+
+def test_an_export_as_text_has_every_key_and_value_as_it_was(spark: SparkSession, holding: Holding) -> None:
+    """Readers that know RFC 4180, and not Spark's own CSV, take the cells as they were."""
+    texts = {
+        " a": "  padded ",
+        "a": 'says "x"',
+        "b": "ends \\",
+        "c": "two\nlines",
+        "d": "",
+        '"': ', \\"',
+        "e": "#",
+    }
+    day = date(2026, 1, 31)
+    maps: dict[Any, Any] = {
+        dict[bytes, int]: ({b"ab\xff": 1}, {"YWL/": 1}),
+        dict[date, int]: ({day: 1}, {"2026-01-31": 1}),
+        dict[datetime, int]: ({START: 1}, {"2026-01-01T00:00:00.000000Z": 1}),
+        dict[tuple[int, str], list[dict[date, int]]]: (
+            {(1, 'x"\n'): [{day: 1}], (2, ""): []},
+            {'[1,"x\\"\\n"]': [{"2026-01-31": 1}], '[2,""]': []},
+        ),
+        dict[tuple[Place, bool], int]: (
+            {(Place("s", day), True): 1, (Place("t", date.min), False): 2},
+            {'[["s","2026-01-31"],true]': 1, '[["t","0001-01-01"],false]': 2},
+        ),
+        dict[int, dict[tuple[date, ...], int]]: (
+            {7: {(day, day): 1}},
+            {"7": {'["2026-01-31","2026-01-31"]': 1}},
+        ),
+    }
+    states = {
+        f"map_{n}": Held("value", kind, {"a": held}) for n, (kind, (held, _)) in enumerate(maps.items())
+    }
+    holding.checkpoint(
+        totals=holding.operator((("user", "str"),), {"text": Held("value", str, texts), **states})
+    )
+    snapshot = checkpoint_of("orders", "latest", holding.options())
+    by = {"owner": holding.owner(), "ids": holding.ids, "clock": holding.clock}
+
+    def exported(state: str, format: str) -> list[Path]:
+        out = holding.folder / f"{state}-{format}"
+        export_state(spark, snapshot, "totals", state, str(out), format, **by)  # type: ignore[arg-type]
+        return list(out.glob("part-*"))
+
+    def cells(state: str) -> dict[str, str]:
+        found = {}
+        for file in exported(state, "csv"):
+            with file.open(newline="") as lines:
+                found |= {row["user"]: row["value"] for row in csv.DictReader(lines, strict=True)}
+        return found
+
+    assert cells("text") == texts
+    options = {"header": "true", "escape": '"', "multiLine": "true", "nullValue": "\u0001"}
+    back = spark.read.options(**options).csv(str(holding.folder / "text-csv"))
+    assert {row["user"]: row["value"] for row in back.collect()} == texts
+    for state, (_, written) in zip(states, maps.values(), strict=True):
+        lines = [line for file in exported(state, "json") for line in file.read_text().splitlines()]
+        assert [json.loads(line)["value"] for line in lines] == [written]
+        assert json.loads(cells(state)["a"]) == written
 
 
 def test_a_pin_is_held_for_the_length_of_an_export(holding: Holding) -> None:

@@ -43,7 +43,12 @@ def check_as_json(what: str, columns: Iterable[tuple[str, str]]) -> None:
     """IncompatibleError for a column, by name and type, with maps whose keys Spark would write as nobody reads them: bytes as the name
     of a Java object, a date as a number."""
     for name, kind in columns:
-        if _KEY_THAT_IS_NO_TEXT.search(kind):
+        if has_key_that_is_no_text(kind):
             raise IncompatibleError(
                 f"column {name!r} is {kind}, and JSON in {what} has texts alone as the keys of a map: make texts of them in a transform() before the sink"
             )
+
+
+def has_key_that_is_no_text(kind: str) -> bool:
+    """Whether a type, as Spark writes it, has such maps."""
+    return _KEY_THAT_IS_NO_TEXT.search(kind) is not None

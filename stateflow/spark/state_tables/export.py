@@ -20,16 +20,22 @@ from stateflow.spark.state_tables.export_target import require_export, require_t
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import TableSnapshot
+from stateflow.spark.state_tables.text_keys import INSTANTS, with_text_keys
 
 Format = Literal["parquet", "json", "csv"]
 FORMATS: tuple[str, ...] = get_args(Format)
 
-_INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-"""How text has them: Spark would leave their microseconds out."""
 _OPTIONS: dict[str, dict[str, str]] = {
     "parquet": {},
-    "json": _INSTANTS,
-    "csv": {"header": "true", **_INSTANTS},
+    "json": INSTANTS,
+    # As RFC 4180 says, and as the sink of files writes it. Spark would cut blanks off, so that two keys look alike.
+    "csv": {
+        "header": "true",
+        "escape": '"',
+        "ignoreLeadingWhiteSpace": "false",
+        "ignoreTrailingWhiteSpace": "false",
+        **INSTANTS,
+    },
 }
 _PARQUET_INSTANTS = "spark.sql.parquet.outputTimestampType"
 
@@ -50,14 +56,14 @@ def export_state(
     """Writes the table to the folder `path`; returns the number of rows. Pins the checkpoint meanwhile.
 
     `overwrite` replaces an earlier export, and nothing else.
-    CSV has no nested values: they become JSON text, and bytes become Base64.
+    JSON has the keys of maps as texts. CSV has no nested values: they become JSON text, and bytes become Base64.
     """
     checked_format(format)
     require_target(path, snapshot, overwrite=overwrite)
     frame = table_frame(spark, snapshot, operator, state)
     observation = Observation()
     frame = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-    writer = (flat(frame) if format == "csv" else frame).write.mode("overwrite" if overwrite else "error")
+    writer = _written(frame, format).write.mode("overwrite" if overwrite else "error")
     with snapshot.pinned(owner, ids, clock, f"export of {operator}.{state}"):
         folder = Folder(spark, path)
         if overwrite:
@@ -94,15 +100,22 @@ def checked_format(name: str) -> None:
         raise UsageError(f"{name!r} is not a format to export to: use {', '.join(FORMATS)}")
 
 
-def flat(frame: DataFrame) -> DataFrame:
-    """The frame with only columns that fit one cell of text."""
-    return frame.select(*(_cell(field.name, field.dataType) for field in frame.schema))
+def _written(frame: DataFrame, format: Format) -> DataFrame:
+    if format == "parquet":
+        return frame
+    columns = []
+    for field in frame.schema:
+        column = with_text_keys(F.col(quoted(field.name)), field.dataType)
+        if format == "csv":
+            column = _cell(column, field.dataType)
+        columns.append(column.alias(field.name))
+    return frame.select(*columns)
 
 
-def _cell(name: str, type_: DataType) -> Column:
-    column = F.col(quoted(name))
-    if isinstance(type_, BinaryType):
-        column = F.base64(column)
-    elif isinstance(type_, StructType | ArrayType | MapType):
-        column = F.to_json(column, _INSTANTS)
-    return column.alias(name)
+def _cell(column: Column, kind: DataType) -> Column:
+    """What fits one cell of text."""
+    if isinstance(kind, BinaryType):
+        return F.base64(column)
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return F.to_json(column, INSTANTS)
+    return column

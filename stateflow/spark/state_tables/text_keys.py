@@ -1,0 +1,44 @@
+"""Maps whose keys are texts, as JSON has them: Spark would write bytes as the name of a Java object, and a date as a number."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from stateflow.pipelines.rows.as_json import has_key_that_is_no_text
+
+INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+"""How text has them: Spark would leave their microseconds out."""
+
+
+def with_text_keys(column: Column, kind: DataType) -> Column:
+    """The column with such keys as the texts that a query shows and takes: a tuple or a record is a JSON array of its parts."""
+    if not has_key_that_is_no_text(kind.simpleString()):
+        return column
+    if isinstance(kind, MapType):
+        keyed = F.transform_keys(column, lambda key, _: _text(key, kind.keyType))
+        return F.transform_values(keyed, lambda _, value: with_text_keys(value, kind.valueType))
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: with_text_keys(each, kind.elementType))
+    assert isinstance(kind, StructType), kind
+    parts = (with_text_keys(column.getField(field.name), field.dataType).alias(field.name) for field in kind)
+    return F.when(column.isNotNull(), F.struct(*parts))
+
+
+def _text(key: Column, kind: DataType) -> Column:
+    if isinstance(kind, StructType | ArrayType):
+        return _json(key, kind)
+    return F.from_json(F.to_json(F.array(key), INSTANTS), "array<string>")[0]
+
+
+def _json(part: Column, kind: DataType) -> Column:
+    if isinstance(kind, StructType):
+        parts = F.array(*(_json(part.getField(field.name), field.dataType) for field in kind))
+    elif isinstance(kind, ArrayType):
+        parts = F.transform(part, lambda each: _json(each, kind.elementType))
+    else:
+        # Spark writes no JSON of a scalar alone.
+        return F.regexp_extract(F.to_json(F.array(part), INSTANTS), r"(?s)^\[(.*)\]$", 1)
+    # No part is null: a key with a part that may be None or left out makes bytes of its map.
+    return F.concat(F.lit("["), F.array_join(parts, ","), F.lit("]"))
