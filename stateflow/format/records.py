@@ -540,6 +540,8 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Canonical: by operator uid and state name."""
     targets: dict[str, str] = {}
     """Per sink uid where the job wrote: a fork must not write there too."""
+    names: dict[str, str] = {}
+    """Per sink uid what a catalog called that place: it may have no other name in the pipeline."""
     last_commits: dict[str, Count] | None = None
     """Per sink uid the slot of the last output that the job had delivered, for a way back of its outputs; None: it is not known."""
     feeds: tuple[ShownState, ...] = ()

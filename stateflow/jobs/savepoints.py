@@ -12,7 +12,7 @@ from typing import Literal
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
 from stateflow.checkpoint.log import has_tombstone, is_job, list_jobs
-from stateflow.checkpoint.names import parse, refuse_erased, require_checkpoint, slot_of
+from stateflow.checkpoint.names import parse, refuse_erased, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, scratch_parent
@@ -31,6 +31,7 @@ from stateflow.savepoints.format import (
 )
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.outputs import outputs_at
 from stateflow.savepoints.publish import SavepointFacts, probe_elsewhere, require_vacant
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
@@ -98,7 +99,7 @@ def create_savepoint(
     job, expires = request.job, checked_lifetime(request.expires)
     log = job.log()
     slot = slot_of(parse(request.checkpoint), job, log)
-    record, outcome = log.record(slot), require_checkpoint(log, slot)
+    record, outputs = log.record(slot), outputs_at(log, slot)
     name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
     # A place that the caller has not named lies in the root, where no link is followed.
@@ -114,9 +115,7 @@ def create_savepoint(
         note=request.note,
         expires=None if expires is None else job.clock() + expires // timedelta(microseconds=1),
         offsets={uid: decoded_offsets(state) for uid, state in record.sources.items()},
-        targets={uid: prepared.target for uid, prepared in log.newest_sinks.items()},
-        last_commits=outcome.last_commits,
-        feeds=outcome.feeds,
+        outputs=outputs,
     )
     with pinned(
         job.store,

@@ -264,8 +264,8 @@ class RestoreRun:
             operators={uid: msgspec.structs.replace(o, hosts=()) for uid, o in operators.items()},
             sinks=rewinds,
             feeds=(
-                *shown_by_rewound(rewinds, origin.record, origin.feeds, writer.next_slot),
-                *shown_by_copies(self._copied, origin.record, origin.feeds, writer.next_slot),
+                *shown_by_rewound(rewinds, origin.record, origin.outputs.feeds, writer.next_slot),
+                *shown_by_copies(self._copied, origin.record, origin.outputs.feeds, writer.next_slot),
             ),
             timeline=writer.next_timeline,
             watermark=snapshot.watermark,

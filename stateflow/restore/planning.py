@@ -282,8 +282,8 @@ def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHand
         return
     for sink in flow.sinks:
         if not sink.place or not any(
-            sink.sink_kind.is_at(sink.target, theirs, origin.names.get(uid, ""))
-            for uid, theirs in origin.targets.items()
+            sink.sink_kind.is_at(sink.target, theirs, origin.outputs.names.get(uid, ""))
+            for uid, theirs in origin.outputs.targets.items()
         ):
             continue
         path = _target(sink)

@@ -15,11 +15,11 @@ from stateflow.checkpoint.names import (
     Tag,
     Time,
     parse,
-    require_checkpoint,
     slot_of,
 )
-from stateflow.format.records import Prepared, Record, Savepoint, ShownState
+from stateflow.format.records import Prepared, Record, Savepoint
 from stateflow.savepoints.format import read_savepoint, resolved
+from stateflow.savepoints.outputs import JobOutputs, outputs_at, outputs_of
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
@@ -37,16 +37,14 @@ class Origin:
     """The job that made the snapshot."""
     owner: JobHandle | None = None
     """The same job as a handle, when the snapshot is one of its checkpoints."""
-    last_commits: Mapping[str, int] = field(default_factory=dict)
-    """By sink uid: the slot of the last output that the sink had at the snapshot."""
-    feeds: tuple[ShownState, ...] = ()
-    """What the tables of feeds showed at the snapshot."""
-    targets: Mapping[str, str] = field(default_factory=dict)
-    """By sink uid: where the job writes."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """By sink uid: what a catalog calls that place, as far as the snapshot says it."""
+    outputs: JobOutputs = field(default_factory=JobOutputs)
     savepoint: Savepoint | None = None
     url: str = ""
+
+    @property
+    def last_commits(self) -> Mapping[str, int]:
+        """By sink uid: the slot of the last output that the sink had at the snapshot, as far as that is known."""
+        return self.outputs.last_commits or {}
 
     @property
     def canonical(self) -> bool:
@@ -70,15 +68,11 @@ def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str])
         return _checkpoint(name, job)
     store = open_store(name.url, storage_options)
     savepoint = read_savepoint(store)
-    record = resolved(savepoint, store.url)
     return Origin(
         label=store.url,
-        record=record,
+        record=resolved(savepoint, store.url),
         job=savepoint.job,
-        last_commits=savepoint.last_commits or {},
-        feeds=savepoint.feeds,
-        targets=savepoint.targets,
-        names={uid: prepared.name for uid, prepared in record.sinks.items()},
+        outputs=outputs_of(savepoint),
         savepoint=savepoint,
         url=store.url,
     )
@@ -95,17 +89,13 @@ def is_origin(label: str, origin: str, storage_options: Mapping[str, str]) -> bo
 def _checkpoint(name: Name, job: JobHandle) -> Origin:
     log = job.log()
     slot = slot_of(name, job, log)
-    outcome = require_checkpoint(log, slot)
-    newest = log.newest_sinks
+    outputs = outputs_at(log, slot)
     return Origin(
         label=str(name if isinstance(name, Tag) else Slot(slot)),
         record=log.record(slot),
         job=job.name,
         owner=job,
-        last_commits=outcome.last_commits,
-        feeds=outcome.feeds,
-        targets={uid: prepared.target for uid, prepared in newest.items()},
-        names={uid: prepared.name for uid, prepared in newest.items()},
+        outputs=outputs,
     )
 
 

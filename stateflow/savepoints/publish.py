@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
-from stateflow.format.records import Owner, Record, Savepoint, ShownState, TableFile, encode
+from stateflow.format.records import Owner, Record, Savepoint, TableFile, encode
 from stateflow.format.references import path_inside
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint_claim, stored_files
+from stateflow.savepoints.outputs import JobOutputs
 from stateflow.storage.probe import probe
 from stateflow.storage.store import InFolder, Store, create_once, refused_for_good
 
@@ -31,9 +32,7 @@ class SavepointFacts:
     note: str = ""
     expires: int | None = None
     offsets: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
-    targets: Mapping[str, str] = field(default_factory=dict)
-    last_commits: Mapping[str, int] | None = None
-    feeds: tuple[ShownState, ...] = ()
+    outputs: JobOutputs = field(default_factory=JobOutputs)
 
     def savepoint(
         self,
@@ -45,15 +44,17 @@ class SavepointFacts:
         at: int,
         tables: dict[str, dict[str, tuple[TableFile, ...]]] | None = None,
     ) -> Savepoint:
+        outputs = self.outputs
         return Savepoint(
             id=id,
             kind=kind,
             job=job,
             record=record,
             tables=tables or {},
-            targets=dict(self.targets),
-            last_commits=dict(self.last_commits) if self.last_commits is not None else None,
-            feeds=self.feeds,
+            targets=dict(outputs.targets),
+            names=dict(outputs.names),
+            last_commits=dict(outputs.last_commits) if outputs.last_commits is not None else None,
+            feeds=outputs.feeds,
             offsets=dict(self.offsets),
             owner=self.owner,
             note=self.note,

@@ -9,7 +9,7 @@ from typing import Any
 
 from stateflow.compatibility.states import resolve_states
 from stateflow.config.options import Options
-from stateflow.format.records import PartitionTime, Prepared, SourceState
+from stateflow.format.records import CATALOG_NAME, PartitionTime, Prepared, SourceState
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.restore.planned import RestorePlan
@@ -60,8 +60,9 @@ class MadeJob(JobBuilder):
         carried_out: bool = True,
         kind: str = "delta_append",
         target: str = "/data/totals",
+        name: str = "",
     ) -> int:
-        """A checkpoint; without `carried_out` it is decided and stays pending."""
+        """A checkpoint; without `carried_out` it is decided and stays pending. `name`: what a catalog calls the target."""
         writer = self.writer
         now = self.clock()
         slot = writer.next_slot
@@ -75,6 +76,7 @@ class MadeJob(JobBuilder):
         kept = before.shards[0][0].files[-1:] if before else ()
         node = orders_pipeline().build(PARAMETERS).operators[0]
         states, next_id = resolve_states(node, before)
+        payload = {CATALOG_NAME: name} if name else {}
         operator = one_shard(
             *kept, new, key=("user", "int"), groups=128, backend="rocksdb", entries=10,
             states=states, next_state_id=next_id, hosts=("here",),
@@ -89,7 +91,7 @@ class MadeJob(JobBuilder):
                 )
             },
             operators={"balance": operator},
-            sinks={"totals": Prepared(kind=kind, target=target, rows=rows)},
+            sinks={"totals": Prepared(kind=kind, target=target, payload=payload, rows=rows)},
             parameters=PARAMETERS,
             versions={"stateflow": "0.1.0", **self.code},
             statistics={

@@ -17,6 +17,7 @@ from stateflow.format.references import references
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.outputs import JobOutputs
 from stateflow.savepoints.publish import SavepointFacts
 from stateflow.storage.files import inline
 from stateflow.storage.store import Store
@@ -87,7 +88,7 @@ def native(
             owner=SOMEBODY,
             note="before the upgrade",
             offsets={"events": [{"at": 7}]},
-            **{"targets": {"totals": "t"}, **facts},
+            **{"outputs": JobOutputs(targets={"totals": "t"}), **facts},
         ),
         ids=new_id,
         clock=clock,

@@ -66,6 +66,16 @@ def of_files(flow: sf.Flow, *, input: str, output: str) -> None:
     totals.append("totals", sf.delta(output))
 
 
+@sf.pipeline("orders")
+def of_catalog(flow: sf.Flow, *, input: str, output: str) -> None:
+    """The orders example with a table that a catalog names."""
+    from examples.orders import Balance, Order
+
+    events = flow.source("events", sf.delta(input), Order)
+    totals = events.key_by("user", order_by="ts").process("balance", Balance)
+    totals.append("totals", sf.table("shop.totals"))
+
+
 def planned(
     scene: Scene,
     origin: str,
@@ -577,6 +587,22 @@ class TestOutputsOfOthers:
     def test_another_spelling_of_the_table_is_no_other_table(self, scene: Scene) -> None:
         url, _ = scene.savepoint("own")
         assert "so far it wrote to" not in str(planned(scene, url, {"output": "file:///data/totals/"}))
+
+    def test_the_name_in_a_catalog_guards_a_table_as_its_path_does(self, scene: Scene) -> None:
+        scene.made.batch(target="/warehouse/totals", name="spark_catalog.shop.totals")
+        scene.made.beat(ended=True)
+        url, _ = scene.savepoint("own")
+        for origin, request in (("latest", {"from_job": "orders"}), (url, {})):
+            with refused(UsageError, "two jobs", "shop.totals"):
+                planned(scene, origin, into="copy", pipeline=of_catalog, **request)
+        of_another = forged(scene, with_record(job="another-uuid"))
+        [said] = [w for w in planned(scene, of_another, pipeline=of_catalog).warnings if "writes to" in w]
+        assert "another one of this name" in said
+        assert "shop.totals" in said
+        scene.job().delete()
+        plan = planned(scene, url, into="renamed", pipeline=of_catalog)
+        [said] = [w for w in plan.warnings if "which is deleted" in w]
+        assert "shop.totals" in said
 
     def test_files_that_somebody_could_exchange_are_counted(self, scene: Scene) -> None:
         url, place = scene.savepoint("old")
