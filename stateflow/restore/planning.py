@@ -167,10 +167,10 @@ def _refuse_way_back(origin: Origin, job: JobHandle, log: Log | None) -> None:
             f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints or savepoints, and {origin.label} is "
             "not one: leave it out, and what follows is written once more, or restore a checkpoint or a tag that `stateflow show` lists"
         )
-    if origin.savepoint is not None and origin.savepoint.last_commits is None:
+    if origin.outputs.last_commits is None:
         raise UsageError(
             f"--rewind-sinks needs to know what job {job.name!r} had delivered, and {origin.label} does not say it, since it was "
-            "made of tables or by an older stateflow: leave it out, and what follows is written once more"
+            "made with offsets of its own or by an older stateflow: leave it out, and what follows is written once more"
         )
 
 
@@ -334,7 +334,9 @@ def _sinks(
     # The slot of an edited savepoint is that of the snapshot it is like.
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
-    had_then = origin.last_commits if own is not None and origin.record.job == own.job else {}
+    is_own = own is not None and origin.record.job == own.job
+    had_then = origin.last_commits if is_own else {}
+    unknown = is_own and origin.outputs.last_commits is None
     since = origin.record.slot if log is not None and origin.job == log.job else None
     for node in flow.sinks:
         target = _target(node) or node.mode
@@ -353,7 +355,9 @@ def _sinks(
         rewinds = rewind and node.uid in newest and rewindable(newest[node.uid])
         if log is not None and not rewinds and not fed_by(flow, node):
             for uid in (node.uid, other):
-                _refuse_taken_out(log, uid, had_then.get(uid), target, origin, rewinds=rewind)
+                # Where nobody knows what was delivered, all up to the snapshot may have been.
+                counted = origin.record.slot if unknown else had_then.get(uid)
+                _refuse_taken_out(log, uid, counted, target, origin, rewinds=rewind)
         if has is None and other:
             yield sink("starts", f"has what the job wrote there as sink {other}, which {stays}", again=again)
         elif has is None or log is None:
@@ -369,7 +373,7 @@ def _sinks(
         else:
             note = _delivered_again(node, newest.get(node.uid), since, has, _end(node.uid, log, job), rewind)
             yield sink("keeps", note, again=True)
-    if log is not None and own is not None and origin.record.job == own.job:
+    if log is not None and is_own:
         yield from _left_out(flow, log, had_then, origin.record.slot, rewind, job)
 
 
@@ -389,7 +393,9 @@ def _refuse_taken_out(
     if not lost:
         return
     first, last = min(span[0] for span in lost), max(span[1] for span in lost)
-    ways = [] if rewinds else ["give --rewind-sinks, which brings them again where the output can have that"]
+    ways = []
+    if not rewinds and origin.outputs.last_commits is not None:
+        ways.append("give --rewind-sinks, which brings them again where the output can have that")
     ways += [f"restore a checkpoint below {first}"] if first > 1 else []
     ways.append("give the sink a new target and a new uid, which gets only what follows")
     raise IncompatibleError(

@@ -18,8 +18,8 @@ from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.retention import Retention
 from stateflow.config.options import Options
 from stateflow.config.retention_rule import retention_rule
-from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
-from stateflow.format.records import Owner, PartitionTime, Pin, Record, encode
+from stateflow.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, UsageError
+from stateflow.format.records import Owner, PartitionTime, Pin, Prepared, Record, encode
 from stateflow.format.references import bases, references
 from stateflow.jobs.job import Job
 from stateflow.restore.plan import Restored
@@ -586,6 +586,26 @@ class TestWayBackToASavepoint:
         with refused(UsageError, "an older stateflow", "leave it out"):
             scene.plan(url, rewind_sinks=True)
         scene.plan(url)
+
+    def test_one_that_does_not_say_it_counts_all_up_to_it_as_delivered(self, scene: Scene) -> None:
+        early, late = (self.unknowing(scene, checkpoint) for checkpoint in ("2", "4"))
+        way_back = Prepared("delta_rewind", "/data/totals", back_to=2)
+        sources, operators = scene.head().sources, scene.head().operators
+        restore = {"sources": sources, "operators": operators, "sinks": {"totals": way_back}}
+        scene.made.decide(kind="restore", based_on=2, outcomes={"totals": "committed"}, **restore)
+        scene.made.beat(ended=True)
+        with refused(IncompatibleError, "'totals'", "slots 3 to 4", "below 3") as caught:
+            scene.plan(late)
+        assert "--rewind-sinks" not in str(caught.value), "which would be refused"
+        scene.plan(early)
+
+    def unknowing(self, scene: Scene, checkpoint: str) -> str:
+        """A savepoint as an older stateflow has imported it."""
+        url = f"{scene.root}-of-{checkpoint}"
+        scene.job().savepoint(options=scene.options, checkpoint=checkpoint, to=url)
+        place = named_store(url.removeprefix("memory://").strip("/"))
+        place.put("_metadata", encode(msgspec.structs.replace(read_savepoint(place), last_commits=None)))
+        return url
 
 
 def _erased(scene: Scene) -> int:

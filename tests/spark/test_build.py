@@ -16,11 +16,12 @@ from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, U
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
-from stateflow.savepoints.format import verify_savepoint
+from stateflow.savepoints.format import read_savepoint, verify_savepoint
+from stateflow.savepoints.outputs import JobOutputs, outputs_of
 from stateflow.spark.state_tables import build
 from stateflow.spark.state_tables.build import BuildRequest, build_savepoint, still_read
 from stateflow.spark.state_tables.frames import table_frame
-from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
+from stateflow.spark.state_tables.snapshots import TableSnapshot, checkpoint_of, savepoint_at
 from stateflow.storage.roots import open_store
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
@@ -104,6 +105,80 @@ def test_edited_state_goes_on_from_the_offsets_of_the_snapshot(spark: SparkSessi
     feed(bench)
     bench.run(second)
     assert totals(bench, "second") == {0: 2.0, 1: 1001.0, 2: 2.0, 3: 1.0}
+
+
+class TestOutputs:
+    """A savepoint with edited state says of its job's outputs what any other savepoint of that snapshot says."""
+
+    def pipeline(self, bench: Workbench, name: str = "orders") -> sf.Pipeline:
+        @sf.pipeline(name)
+        def orders(flow: sf.Flow) -> None:
+            files = sf.files(str(bench.folder / "orders"), "json", options={"maxFilesPerTrigger": "1"})
+            rows = flow.source("orders", files, Order)
+            sums = rows.key_by("user", order_by="ts").process("sum", Sum)
+            sums.append("totals", sf.delta(str(bench.folder / "out")))
+            flow.state_changes("sum").append("changes", sf.delta(str(bench.folder / "changes")))
+
+        return orders
+
+    def edited(
+        self, bench: Workbench, like: TableSnapshot, name: str, *, all_keys: bool = False, **offsets: str
+    ) -> str:
+        """Of user 0 alone, unless `all_keys`."""
+        url = str(bench.folder / name)
+        kept = table_frame(bench.spark, like, "sum", "total")
+        tables = {} if all_keys else {"sum": {"total": kept.where("user = 0")}}
+        build_savepoint(
+            bench.spark,
+            BuildRequest(
+                self.pipeline(bench),
+                tables,
+                url,
+                bench.options(),
+                ME,
+                like=like,
+                offsets=offsets,
+                kind="native",
+            ),
+        )
+        return url
+
+    def outputs(self, url: str) -> JobOutputs:
+        return outputs_of(read_savepoint(open_store(url)))
+
+    def users(self, bench: Workbench) -> list[int]:
+        table = bench.spark.read.format("delta").load(str(bench.folder / "out"))
+        return sorted(row["user"] for row in table.collect())
+
+    @pytest.mark.slow
+    def test_no_row_is_lost_or_mixed_with_another_job_s(self, bench: Workbench) -> None:
+        orders, made, options = self.pipeline(bench), job(bench, "orders"), bench.options()
+        for user in range(3):
+            bench.rows("orders", [Order(user, "a", 1.0, at(user))])
+        bench.run(orders, retained_checkpoints=20)
+        _, first, *_, last = made.checkpoints()
+        native = made.savepoint("native", options=options, to=str(bench.folder / "native")).url
+        known = self.outputs(native)
+        like = checkpoint_of("orders", "latest", options)
+        edited = self.edited(bench, like, "edited")
+        again = self.edited(bench, savepoint_at(native, options), "again")
+        moved = self.edited(bench, like, "moved", orders="2025-06-15T15:06:41+00:00")
+        assert known.last_commits == {"totals": last.slot, "changes": last.slot}
+        # The feed's table shows the state of before.
+        assert self.outputs(edited) == self.outputs(again) == replace(known, feeds=())
+        assert self.outputs(self.edited(bench, like, "kept", all_keys=True)) == known
+        assert self.outputs(moved) == replace(known, feeds=(), last_commits=None)
+
+        with refused(UsageError, "two jobs", "'totals'"):
+            job(bench, "fork").restore(edited, self.pipeline(bench, "fork"), options=options)
+
+        made.restore(f"checkpoint:{first.slot}", orders, options=options, rewind_sinks=True).apply()
+        assert self.users(bench) == [0]
+        for url in (native, edited, again, moved):
+            with refused(IncompatibleError, "'totals'", f"to {last.slot}"):
+                made.restore(url, orders, options=options)
+        made.restore(edited, orders, options=options, rewind_sinks=True).apply()
+        assert self.users(bench) == [0, 1, 2]
 
 
 class Counted(sf.KeyedProcess[int, Order, Any]):

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,6 +52,7 @@ from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.rows.row_type import key_type
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.outputs import JobOutputs
 from stateflow.savepoints.publish import SavepointFacts, probe_elsewhere, remove_empty, require_vacant
 from stateflow.spark.inputs.open_inputs import open_source
 from stateflow.spark.sources.files import entry_until
@@ -143,7 +144,7 @@ def build_savepoint(spark: SparkSession, request: BuildRequest) -> Savepoint:
             owner=request.owner,
             note=request.note,
             offsets={uid: decoded_offsets(state) for uid, state in record.sources.items()},
-            targets=like.savepoint.targets if like is not None and like.savepoint else {},
+            outputs=_outputs(request),
         )
         if request.kind == "canonical":
             return create_canonical(
@@ -358,6 +359,22 @@ def _key(node: KeyedNode, tables: Mapping[str, DataFrame]) -> tuple[tuple[str, s
             )
         key.append((name, kind))
     return tuple(key)
+
+
+def _outputs(request: BuildRequest) -> JobOutputs:
+    """Those of the snapshot. Where an offset moves one of its sources, nobody knows what of the rows behind it was delivered. A feed's
+    table shows the state of before, which a state that is made anew does not continue."""
+    like = request.like
+    if like is None:
+        return JobOutputs()
+    outputs = like.outputs()
+    return replace(
+        outputs,
+        last_commits=None if request.offsets.keys() & like.record.sources.keys() else outputs.last_commits,
+        feeds=tuple(
+            each for each in outputs.feeds if still_read([(each.operator, each.state)], request.tables)
+        ),
+    )
 
 
 def _record(

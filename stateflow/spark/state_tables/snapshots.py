@@ -16,6 +16,7 @@ from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageE
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.savepoints.format import read_savepoint, resolved
+from stateflow.savepoints.outputs import JobOutputs, outputs_at, outputs_of
 from stateflow.spark.state_tables.tables import Part, Table, table_of
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_reader
@@ -92,6 +93,13 @@ class TableSnapshot:
             label=self.origin.label,
             savepoint=self.savepoint,
         )
+
+    def outputs(self) -> JobOutputs:
+        """What it says of its job's outputs."""
+        if self.savepoint is not None:
+            return outputs_of(self.savepoint)
+        assert self.owner is not None, "a checkpoint has a job"
+        return outputs_at(self.owner.log(), self.record.slot)
 
     @contextmanager
     def pinned(
