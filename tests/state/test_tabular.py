@@ -388,6 +388,13 @@ def test_lists_and_maps_with_nulls_are_fitted() -> None:
         assert table.decode(keys, values).column("value").to_pylist() == array.to_pylist()
 
 
+def test_what_lies_behind_a_null_of_a_record_is_nobodys() -> None:
+    table = value_table(value="optional<struct A{a:int}>")
+    records = pa.StructArray.from_arrays([pa.array([1.5, 2.0])], ["a"], mask=pa.array([True, False]))
+    keys, values = table.encode(pa.record_batch({"user": [0, 1], "value": records}))
+    assert table.decode(keys, values).column("value").to_pylist() == [None, {"a": 2}]
+
+
 def ints(*values: int | None) -> Any:
     return pa.array(values, pa.int64())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -108,3 +108,32 @@ def test_other_types_are_cast_as_arrow_does() -> None:
     assert cast_by_digits(pair, wanted).to_pylist() == [{"a": 1, "b": 1.1}]
     with pytest.raises(pa.ArrowInvalid, match="300"):
         cast_by_digits(pa.array([{"a": 300, "b": Decimal("1.1")}]), wanted)
+
+
+def behind_a_null(hidden: Any, shown: Any, kind: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Arrays with a value that only Arrow sees, each with a type of such parts, and with the values that it has in that type."""
+    parts, mask, offsets = pa.array([hidden, 606.8]), pa.array([True, False]), pa.array([0, 1, 2])
+    record, record_kind = pa.StructArray.from_arrays([parts], ["x"], mask=mask), pa.struct({"x": kind})
+    yield record, record_kind, [None, {"x": shown}]
+    within = pa.StructArray.from_arrays([record], ["y"])
+    yield within, pa.struct({"y": record_kind}), [{"y": None}, {"y": {"x": shown}}]
+    for lists in (pa.ListArray, pa.LargeListArray):
+        yield lists.from_arrays(offsets, parts, mask=mask), pa.list_(kind), [None, [shown]]
+    yield pa.FixedSizeListArray.from_arrays(parts, 1, mask=mask), pa.list_(kind), [None, [shown]]
+    yield pa.array([[hidden], [606.8]])[1:], pa.large_list(kind), [[shown]]
+    pairs = pa.MapArray.from_arrays(offsets, ["a", "b"], parts, mask=mask)
+    yield pairs, pa.map_(pa.string(), kind), [None, [("b", shown)]]
+    yield pa.DictionaryArray.from_arrays(pa.array([None, 1]), parts), kind, [None, shown]
+
+
+@pytest.mark.parametrize("hidden", [1e-30, 1 / 3000, math.nan, 1e300])
+def test_what_lies_behind_a_null_changes_no_other_value(hidden: float) -> None:
+    for array, kind, wanted in behind_a_null(hidden, Decimal("606.8"), pa.decimal128(38, 18)):
+        assert cast_by_digits(array, kind).to_pylist() == wanted
+        assert cast_by_digits(pa.chunked_array([array, array]), kind).to_pylist() == wanted * 2
+
+
+def test_a_value_without_an_equal_decimal_leaves_its_neighbours_exact() -> None:
+    floats = pa.array([1e-30, 606.8, None, 1e-7])
+    found = cast_by_digits(floats, pa.decimal128(38, 18)).to_pylist()
+    assert found == [0, Decimal("606.8"), None, Decimal("1e-7")]

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateflow.state.values.arrow.nested_casts import cast_parts
 
 _TEXT = pa.large_string()
 _LARGE: tuple[Callable[[Any], bool], ...] = (pa.types.is_large_list, pa.types.is_large_list_view)
@@ -18,15 +21,27 @@ _LISTS = (*_LARGE, pa.types.is_list, pa.types.is_fixed_size_list, pa.types.is_li
 
 
 def cast_by_digits(values: Any, kind: Any) -> Any:
-    """As `values.cast`, also inside of nested values. Floats that no decimal of the type is equal to are left to Arrow, which rounds them, or
+    """As `values.cast`, also inside of nested values. A float that no decimal of the type is equal to is left to Arrow, which rounds it, or
     refuses one that is too large."""
     if values.type == kind:
         return values
-    texts = with_scalars(values.type, kind, lambda own, other: _TEXT if _is_mixed(own, other) else own)
-    try:
-        return values.cast(texts).cast(kind)
-    except pa.ArrowInvalid:
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([cast_by_digits(chunk, kind) for chunk in values.chunks], kind)
+    if pa.types.is_dictionary(values.type):
+        return cast_by_digits(values.dictionary_decode(), kind)
+    cast = cast_parts(values, kind, lambda part, own, _: cast_by_digits(part, own))
+    if cast is not None:
+        return cast
+    if not _is_mixed(values.type, kind):
         return values.cast(kind)
+    texts = values.cast(_TEXT)
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        rounded = values.cast(kind)
+        # A rounded number that is read as the same float has no fewer digits than are written.
+        as_written = pc.equal(cast_by_digits(rounded, values.type), values)
+        return pc.if_else(as_written, texts, rounded.cast(_TEXT)).cast(kind)
 
 
 def doubles(numbers: Any) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
+from stateflow.state.values.arrow.nested_casts import cast_parts
 
 _KINDS: tuple[Callable[[Any], bool], ...] = (
     pa.types.is_boolean,
@@ -33,16 +33,18 @@ def fitted(column: Any, wanted: pa.DataType, where: str) -> Any:
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), wanted)
     if pa.types.is_struct(wanted) and pa.types.is_struct(column.type):
-        return _struct(column, wanted, where)
-    if pa.types.is_map(wanted) and pa.types.is_map(column.type):
-        return _map(column, wanted, where)
-    if pa.types.is_list(wanted) and _is_list(column.type):
-        return _list(column, wanted, where)
-    return _plain(column, wanted, where)
+        _refuse_unknown(column.type, wanted, where)
+    cast = cast_parts(column, wanted, lambda part, kind, place: fitted(part, kind, f"{where}{place}"))
+    return _plain(column, wanted, where) if cast is None else cast
 
 
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+def _refuse_unknown(given: Any, wanted: Any, where: str) -> None:
+    known = [field.name for field in wanted]
+    unknown = [field.name for field in given if field.name not in known]
+    if unknown:
+        raise UsageError(
+            f"{where} has a field {unknown[0]!r}, which its type does not have: its fields are {', '.join(known)}"
+        )
 
 
 def _plain(column: Any, wanted: Any, where: str) -> Any:
@@ -59,52 +61,3 @@ def _plain(column: Any, wanted: Any, where: str) -> Any:
         return column.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UsageError(f"{where} holds {column.type} that does not fit {wanted}: {error}") from None
-
-
-def _mask(column: Any) -> Any:
-    return column.is_null() if column.null_count else None
-
-
-def _struct(column: Any, wanted: Any, where: str) -> Any:
-    names = [field.name for field in column.type]
-    known = [field.name for field in wanted]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise UsageError(
-            f"{where} has a field {unknown[0]!r}, which its type does not have: its fields are {', '.join(known)}"
-        )
-    children = [
-        fitted(column.field(names.index(field.name)), field.type, f"{where}.{field.name}")
-        if field.name in names
-        else pa.nulls(len(column), field.type)
-        for field in wanted
-    ]
-    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=_mask(column))
-
-
-def _list(column: Any, wanted: Any, where: str) -> Any:
-    if not pa.types.is_list(column.type):
-        column = column.cast(pa.list_(column.type.value_type))
-    # Without nulls no entry has items of its own behind it.
-    dense = column.drop_null()
-    offsets = dense.offsets.to_numpy()
-    items = fitted(dense.values.slice(offsets[0], offsets[-1] - offsets[0]), wanted.value_type, f"{where}[]")
-    made = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), items, type=wanted)
-    return _spread(made, column)
-
-
-def _map(column: Any, wanted: Any, where: str) -> Any:
-    dense = column.drop_null()
-    offsets = dense.offsets.to_numpy()
-    begin, count = offsets[0], offsets[-1] - offsets[0]
-    keys = fitted(dense.keys.slice(begin, count), wanted.key_type, f"{where}.key")
-    items = fitted(dense.items.slice(begin, count), wanted.item_type, f"{where}.value")
-    return _spread(pa.MapArray.from_arrays(pa.array(offsets - begin), keys, items, type=wanted), column)
-
-
-def _spread(dense: Any, column: Any) -> Any:
-    """With the nulls that were dropped."""
-    if not column.null_count:
-        return dense
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    return dense.take(pa.array(np.cumsum(valid) - 1, mask=~valid))

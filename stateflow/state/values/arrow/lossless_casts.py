@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from stateflow.state.values.arrow.digits import cast_by_digits, is_list
 from stateflow.state.values.arrow.lossless import check_names
+from stateflow.state.values.arrow.nested_casts import of_map
 
 _DIGITS = 38
 """Those of the longest decimals that Spark has."""
@@ -42,7 +43,7 @@ def _check(array: Any, wanted: Any) -> None:
         for field in wanted:
             _check(children[field.name], field.type)
     elif pa.types.is_map(given) and pa.types.is_map(wanted):
-        keys, items = _of_map(array)
+        keys, items = of_map(array)
         _check(keys, wanted.key_type)
         _check(items, wanted.item_type)
     elif is_list(given) and is_list(wanted):
@@ -52,14 +53,6 @@ def _check(array: Any, wanted: Any) -> None:
         _check(array.flatten(), wanted.value_type)
     else:
         _check_plain(array, wanted)
-
-
-def _of_map(array: Any) -> tuple[Any, Any]:
-    """The keys and the values of its maps, without those behind a null and those before and behind a slice."""
-    dense = array.drop_null()
-    offsets = dense.offsets
-    begin, end = offsets[0].as_py(), offsets[-1].as_py()
-    return dense.keys.slice(begin, end - begin), dense.items.slice(begin, end - begin)
 
 
 def _check_plain(array: Any, wanted: Any) -> None:
