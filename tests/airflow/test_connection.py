@@ -98,6 +98,24 @@ def test_another_root_takes_the_credentials_of_its_connection(monkeypatch: pytes
     assert StateflowHook(checkpoint_dir="s3://a").page_conn_id == "stateflow_default"
 
 
+@pytest.mark.parametrize(
+    ("root", "written"),
+    [
+        ("/data/chk", ["/data/chk/", "/data//chk", "file:///data/chk", "file:/data/chk/"]),
+        ("file:///data/chk", ["/data/chk"]),
+        ("s3://bucket/chk", ["s3a://bucket/chk", "s3://bucket/chk/"]),
+    ],
+)
+def test_a_root_is_that_of_its_connection_however_it_is_written(
+    root: str, written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(monkeypatch, {"conn_type": "stateflow", "extra": {"checkpoint_dir": root}})
+    for each in (root, *written):
+        assert StateflowHook(checkpoint_dir=each).page_conn_id == "stateflow_default"
+    for each in (f"{root}/orders", f"{root}2", root.removesuffix("/chk")):
+        assert StateflowHook(checkpoint_dir=each).page_conn_id == ""
+
+
 def test_options_come_from_the_task_then_the_connection_then_the_environment(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

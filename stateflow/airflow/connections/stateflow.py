@@ -63,8 +63,11 @@ class StateflowHook(BaseHook):
 
     @property
     def page_conn_id(self) -> str:
-        """For links: the connection whose root has the job; empty when the job lies elsewhere."""
-        if self.checkpoint_dir and self.checkpoint_dir != self._own_root:
+        """For links and upgrades: the connection whose root has the job, however the task writes it; empty when the job lies elsewhere."""
+        from stateflow.storage.places import paths_inside  # as in `options`
+
+        own = self._own_root
+        if self.checkpoint_dir and not (own and "" in paths_inside(self.checkpoint_dir, own)):
             return ""
         return self.stateflow_conn_id
 
