@@ -15,7 +15,7 @@ from typing import Any
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError, UserCodeError
 from stateflow.pipelines.code.bound_code import read_code
-from stateflow.pipelines.code.own_code import MODULE_PREFIX, OwnFile, OwnLoader
+from stateflow.pipelines.code.own_code import MODULE_PREFIX, OwnFile, OwnFiles, OwnLoader
 from stateflow.pipelines.code.own_folder import OwnFolder
 from stateflow.pipelines.pipeline import Pipeline
 
@@ -51,8 +51,8 @@ class LoadedPipeline:
         own = OwnFolder.of(self.path)
         return [
             module
-            for module in list(sys.modules.values())
-            if module is not self.module
+            for name, module in list(sys.modules.items())
+            if not name.startswith(MODULE_PREFIX)
             and (file := getattr(module, "__file__", None)) is not None
             and own.has(Path(file))
         ]
@@ -76,7 +76,9 @@ def load_pipeline(
     if revision:
         versions["revision"] = revision
     with own_files.first():
-        module = _module(path, own, UsageError, f"`stateflow check {path}` tells when the file loads")
+        module = _module(
+            path, own, own_files, UsageError, f"`stateflow check {path}` tells when the file loads"
+        )
     by_variable = {
         variable: replace(
             pipeline,
@@ -175,10 +177,14 @@ def load_functions(path: Path) -> ModuleType:
     path = path.resolve()
     _, own_files, own = read_code(path)
     with own_files.first():
-        return _module(path, own, UserCodeError, "run the command again once the file loads in Python")
+        return _module(
+            path, own, own_files, UserCodeError, "run the command again once the file loads in Python"
+        )
 
 
-def _module(path: Path, own: OwnFile, failed: type[StateflowError], next_step: str) -> ModuleType:
+def _module(
+    path: Path, own: OwnFile, beside: OwnFiles, failed: type[StateflowError], next_step: str
+) -> ModuleType:
     # A name of its own: a file called `json.py` or `orders.py` must not stand in for a module of that name.
     name = f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if not name.isidentifier():
@@ -186,7 +192,7 @@ def _module(path: Path, own: OwnFile, failed: type[StateflowError], next_step: s
     # The classes of an earlier load find the types of their fields by the name of their module, and another thread may do so just now.
     if name in sys.modules:
         name = f"{name}_{next(_LOADS)}"
-    spec = importlib.util.spec_from_file_location(name, path, loader=OwnLoader(name, str(path), own))
+    spec = importlib.util.spec_from_file_location(name, path, loader=OwnLoader(name, str(path), own, beside))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from threading import Event
 from types import ModuleType
@@ -269,6 +270,13 @@ def test_what_python_has_installed_is_not_beside_a_pipeline_above_it(project: Ow
     assert not names & {"json", "msgspec", "pytest", "stateflow"}
 
 
+def test_a_file_that_is_loaded_again_is_not_beside_itself(project: OwnProject) -> None:
+    first, second = project.load(), project.load()
+    assert first.module is not second.module
+    for each in (first, second):
+        assert [module.__name__ for module in each.siblings()] == ["own_rates"]
+
+
 def test_the_file_itself_is_the_one_that_was_loaded_for_who_imports_it(project: OwnProject) -> None:
     text = "import own_rates\nLIMIT = 1\n" + LAZY.replace("own_rates.RATE", "own_rates.limit()")
     helper = "def limit():\n    import own_p\n    return own_p.LIMIT\n"
@@ -425,6 +433,68 @@ def test_text_annotations_keep_their_names_beside_another_pipeline_with_a_module
     one, two = loaded
     assert [targets(each) for each in (one, two, one)] == [["/x/one"], ["/x/two"], ["/x/one"]]
     assert shipped(one, None, {})["sent_modules"] == SentModules.of(one.pipeline.own_files)
+
+
+ROWS = """from __future__ import annotations
+from dataclasses import dataclass
+from datetime import datetime
+
+@dataclass
+class Row:
+    at: datetime
+"""
+
+
+@pytest.mark.parametrize("shared", [("two", "three"), ("one", "three"), ("one", "two", "three")])
+@pytest.mark.parametrize("order", list(permutations(("one", "two", "three"))))
+def test_text_annotations_keep_their_names_whatever_was_loaded_in_between(
+    shared: tuple[str, ...], order: tuple[str, ...], project: OwnProject
+) -> None:
+    """A module of one name, which some of the pipelines have, and which they import when they are built."""
+    loaded = {}
+    for name in (*order, order[0]):  # the last one once more, as a second run of it does
+        text = LAZY.replace("import own_rates", f"from own_rows_{name} import Row").replace(
+            '"user int"', "Row"
+        )
+        if name not in shared:
+            text = text.replace("from own_places import PLACE", "PLACE = '/alone'")
+        rows = {f"own_rows_{name}": ROWS, "own_places": f"PLACE = '/{name}'"}
+        text = text.replace("own_rates.RATE", f"'{name}'")
+        loaded[name] = loaded.get(name, [])
+        loaded[name].append(load_pipeline("p.py", written(project.folder / name, p=text, **rows)))
+    for name in (*order, *order):
+        for each in loaded[name]:
+            assert targets(each) == [f"/{name if name in shared else 'alone'}/{name}"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("order", list(permutations(("folder", "module", "package"))))
+def test_a_folder_without_init_is_none_of_another_pipelines_modules(
+    order: tuple[str, ...], at_once: bool, project: OwnProject
+) -> None:
+    """Whether it is imported at once or when the pipeline is built."""
+    files = {"folder": "own_space__own_rates", "module": "own_space", "package": "own_space____init__"}
+    loaded = []
+    for name in (*order, order[0]):
+        module = "own_space.own_rates" if name == "folder" else "own_space"
+        text = LAZY.replace("own_rates.RATE", f"{module}.RATE").replace('"user int"', "Row")
+        text = text.replace("import own_rates", "from own_rows import Row")
+        first = "import stateflow as sf" if at_once else "from own_places import PLACE"
+        text = text.replace(first, f"{first}\n{'' if at_once else '    '}import {module}")
+        rows = {"own_rows": ROWS, "own_places": "PLACE = '/x'", files[name]: f"RATE = '{name}'"}
+        loaded.append((name, load_pipeline("p.py", written(project.folder / name, p=text, **rows))))
+    for name, each in (*loaded, *loaded):
+        assert targets(each) == [f"/x/{name}"]
+
+
+def test_what_two_versions_both_have_is_imported_for_each(project: OwnProject) -> None:
+    """The second one imports a changed module, though by way of one that is as it was."""
+    text = LAZY.replace("from own_places import PLACE", "from own_way import PLACE")
+    loaded = []
+    for place in ("/one", "/two", "/one"):
+        files = {"own_way": "from own_places import PLACE\n", "own_places": f"PLACE = '{place}'"}
+        loaded.append(load_pipeline("p.py", written(project.folder, p=text, own_rates="RATE = 1", **files)))
+    assert [targets(each) for each in (*loaded, *loaded)] == [["/one/1"], ["/two/1"], ["/one/1"]] * 2
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path, PurePath
 from types import CodeType, ModuleType
+from weakref import WeakValueDictionary
 
 from stateflow.pipelines.code.own_folder import OwnFolder
 
@@ -81,16 +82,21 @@ class OwnFiles:
 
     def freeze(self) -> None:
         """From here on modules of these names are imported from these files as they are here. Those that the process has imported from other
-        files or texts give way until their pipeline comes back, and so do others of the pipeline that was loaded before, which this one would
-        find in their place."""
+        files or texts give way until their pipeline comes back, with the others of that pipeline; and so do those of the pipeline that was
+        loaded before which this one would find in their place."""
         if not self.folder:
             return
         before, _FINDER.own = _FINDER.own, self
+        _LIVE[id(self)] = self
+        _FINDER.folders.add(self.folder)
         sys.path[:] = [self.folder, *(each for each in sys.path if each != self.folder)]
         imported = [each for each in sys.modules.items() if not each[0].startswith(MODULE_PREFIX)]
-        gone = {name for name, module in imported if name in self.modules and not self._has(name, module)}
-        if gone:
-            gone |= {name for name, module in imported if isinstance(_loader(module), OwnLoader)}
+        others = {name: module for name, module in imported if self._is_other(name, module)}
+        # Theirs may have imported each other, and ours what Python itself has loaded of this folder.
+        folders = {_own_folder(module) for module in others.values()}
+        if any((_path(module) or "").startswith(os.path.join(self.folder, "")) for module in others.values()):  # noqa: PTH118
+            folders.add(self.folder)
+        gone = others.keys() | {name for name, module in imported if _own_folder(module) in folders - {""}}
         if before.folder != self.folder:
             theirs = OwnFolder(Path(before.folder))
             gone |= {name for name, module in imported if self._replaces(name, module, theirs)}
@@ -99,8 +105,9 @@ class OwnFiles:
                 del sys.modules[name]
                 # Who imports it from its package would get what the package has of it.
                 vars(_parent(name)).pop(name.rpartition(".")[2], None)
-                if before is not self and name in before.modules and before._has(name, module):
-                    before.displaced[name] = module
+                for owner in _LIVE.values():
+                    if owner is not self and owner._has(name, module):
+                        owner.displaced.setdefault(name, module)
         for name in sorted(self.displaced.keys() - sys.modules.keys()):
             sys.modules[name] = self.displaced[name]
             setattr(_parent(name), name.rpartition(".")[2], self.displaced[name])
@@ -116,26 +123,45 @@ class OwnFiles:
         own = Path(path).relative_to(theirs.path)
         return _module_name(own) == name and Path(self.folder, own).exists()
 
+    def _is_other(self, name: str, module: ModuleType) -> bool:
+        """Whether it is in the place of a module of these, or comes from other texts of them."""
+        loader = _loader(module)
+        if isinstance(loader, OwnLoader) and loader.own.folder == self.folder:
+            return not self._agrees(loader.own)
+        is_own = name in self.modules or (isinstance(loader, OwnLoader) and name in self.namespaces)
+        return is_own and not self._has(name, module)
+
     def _has(self, name: str, module: ModuleType) -> bool:
         """Whether an imported module is the one of this name here."""
-        path, loader, own = _path(module), _loader(module), self.modules[name]
-        here = os.path.join(self.folder, own)  # noqa: PTH118
-        if path is None or os.path.realpath(path) != os.path.realpath(here):
+        path, loader, own = _path(module), _loader(module), self.modules.get(name)
+        if name in self.namespaces:
+            folder = os.path.join(self.folder, *name.split("."))  # noqa: PTH118
+            return path is None and folder in getattr(module, "__path__", ())
+        if path is None or own is None:
             return False
         if isinstance(loader, OwnLoader):
-            return loader.file.digest == self.files[own].digest
+            return self._agrees(loader.own)
         # What Python itself has loaded stays, since others may hold its classes, unless the file may have changed since, or is gone.
+        here = os.path.join(self.folder, own)  # noqa: PTH118
         with suppress(OSError):
-            return max(os.stat(path).st_mtime, os.stat(path).st_ctime) < _BEGAN  # noqa: PTH116
+            is_here = os.path.realpath(path) == os.path.realpath(here)
+            return is_here and max(os.stat(path).st_mtime, os.stat(path).st_ctime) < _BEGAN  # noqa: PTH116
         return False
+
+    def _agrees(self, other: OwnFiles) -> bool:
+        """Whether modules of both are the same, and so is all that these import: each has the files that its modules import."""
+        both = self.files.keys() & other.files.keys()
+        return self.folder == other.folder and all(
+            self.files[name].digest == other.files[name].digest for name in both
+        )
 
 
 class OwnLoader(SourceFileLoader):
     """Loads a module from what was read, and never from bytecode on disk."""
 
-    def __init__(self, name: str, path: str, file: OwnFile) -> None:
+    def __init__(self, name: str, path: str, file: OwnFile, own: OwnFiles) -> None:
         super().__init__(name, path)
-        self.file = file
+        self.file, self.own = file, own
 
     def get_code(self, fullname: str) -> CodeType:
         return self.file.code(self.path)
@@ -146,6 +172,8 @@ class OwnFinder:
 
     def __init__(self) -> None:
         self.own = OwnFiles()
+        self.folders: set[str] = set()
+        """Those of pipelines, which stay on Python's path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -158,14 +186,16 @@ class OwnFinder:
         if name is None:
             return None
         file = os.path.join(self.own.folder, name)  # noqa: PTH118
-        loader = OwnLoader(fullname, file, self.own.files[name])
+        loader = OwnLoader(fullname, file, self.own.files[name], self.own)
         return spec_from_file_location(fullname, file, loader=loader)
 
     def _namespace(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """As Python finds it while it is still a folder; afterwards as it was."""
-        here = os.path.join(self.own.folder, *name.split("."))  # noqa: PTH118
+        """As Python finds it while it is still a folder and no other pipeline has a module of the name; otherwise as it was."""
+        parts = name.split(".")
+        here, *others = (os.path.join(each, *parts) for each in (self.own.folder, *self.folders))  # noqa: PTH118
         found = PathFinder.find_spec(name, path)
-        if found is not None and found.origin not in (f"{here}.py", os.path.join(here, f"{_INIT}.py")):  # noqa: PTH118
+        modules = {f"{each}{end}" for each in (here, *others) for end in (".py", f"{os.sep}{_INIT}.py")}
+        if found is not None and found.origin not in modules:
             return found
         spec = ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = [here]
@@ -173,6 +203,8 @@ class OwnFinder:
 
 
 _FINDER = OwnFinder()
+_LIVE: WeakValueDictionary[int, OwnFiles] = WeakValueDictionary()
+"""Those that modules give way to, or come back with."""
 _ONE_BY_ONE = threading.RLock()
 _BEGAN = time.time()
 
@@ -185,6 +217,12 @@ def _module_name(file: PurePath) -> str:
 
 def _parent(name: str) -> ModuleType:
     return sys.modules.get(name.rpartition(".")[0]) or ModuleType("nothing")
+
+
+def _own_folder(module: ModuleType) -> str:
+    """The folder of the pipeline that a module was imported for; empty when Python itself has loaded it."""
+    loader = _loader(module)
+    return loader.own.folder if isinstance(loader, OwnLoader) else ""
 
 
 def _loader(module: ModuleType) -> object:
