@@ -118,8 +118,11 @@ def test_a_topic_is_new_or_left_if_it_is_so_in_all_streams_of_its_source(
         ([Before({A: 2, A1: 0}, [A])], []),
         ([Before({A: 2, A1: 3}, [B])], []),
         ([Before({A: 2, A1: 3}, [A]), Before({B: 3}, [A1])], []),
+        ([Before({A: 2, A1: 3}, [A]), Before({A1: 3}, [A1], known=OTHER, now=OTHER)], [A1]),
+        ([Before({A: 2, A1: 3}, [A]), Before({A1: 3}, [A1], known={}, now={})], []),
+        ([Before({A: 2, A1: 3}, [A, A1], now=OTHER)], []),
     ],
-    ids=["as it was", "one less", "nothing read", "the whole topic", "moved"],
+    ids=["as it was", "one less", "nothing read", "the whole topic", "moved", "another cluster's", "perhaps", "made anew"],
 )  # fmt: skip
 def test_a_partition_is_left_if_no_stream_names_it_and_one_goes_on_with_its_topic(
     streams: list[Before], left: list[tuple[str, int]]

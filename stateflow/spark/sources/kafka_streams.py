@@ -50,6 +50,10 @@ class KafkaStream:
         known = [id for _, id in ids if id]
         return next((id for topic, id in ids if self._is_gone(topic, id)), known[0] if known else "")
 
+    def may_name(self, at: Partition, reader: KafkaStream) -> bool:
+        """Whether it names a partition that a stream has read, as far as brokers tell topics of one name apart."""
+        return at in self.named and (self is reader or not self._is_gone(at[0], reader.known_id(at)))
+
     def _was_left(self, at: Partition) -> bool:
         return at in self.left and at not in self.read
 
@@ -106,11 +110,16 @@ def left_and_new(streams: Sequence[KafkaStream]) -> tuple[list[str], list[str]]:
 
 
 def left_of_topics(streams: Sequence[KafkaStream]) -> list[Partition]:
-    """The partitions that a source has read a message of and names in no stream any more, of topics that it goes on with."""
-    named = {at for each in streams for at in each.named}
-    read = {at for each in streams for at, offset in each.read.items() if offset}
-    topics = {topic for topic, _ in named}
-    return sorted(at for at in read - named if at[0] in topics)
+    """The partitions that a source has read a message of and names in no stream any more, of topics that it goes on with. A topic of another
+    cluster may have the name."""
+    topics = {topic for each in streams for topic, _ in each.named}
+    left = {
+        at
+        for each in streams
+        for at, offset in each.read.items()
+        if offset and not any(other.may_name(at, each) for other in streams)
+    }
+    return sorted(at for at in left if at[0] in topics)
 
 
 def _offered(
