@@ -28,7 +28,8 @@ LATE = 60.0
 
 
 class Heart(threading.Thread):
-    """Writes heartbeats from `begin`, when the run has claimed an epoch, to the end of the block. Sets `stop` on a stop request."""
+    """Writes heartbeats from `begin`, when the run has claimed an epoch, to the end of the block. Sets `stop` on a stop request,
+    and `drain` on one that asks for a drain."""
 
     def __init__(
         self,
@@ -120,7 +121,8 @@ class Heart(threading.Thread):
         """Stops the run. Only the first reason counts; a signal, which may have stopped it already, is none."""
         if not self.reason:
             self.reason, self.drain = reason, drain
-            self._stop_run.set()
+            if not drain:
+                self._stop_run.set()
 
     def __enter__(self) -> Heart:
         return self

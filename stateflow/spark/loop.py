@@ -59,6 +59,8 @@ from stateflow.spark.tidying import Tidying
 _log = logging.getLogger(__name__)
 _NEVER_RETRIED = (FencedError, IncompatibleError, CorruptError, UsageError)
 _LONGEST_PAUSE = 60.0
+_LOOK = 0.2
+"""After how many seconds of a pause to look whether a drain is asked for."""
 MOST_INPUT_FREE = 100
 
 
@@ -91,6 +93,9 @@ class BatchLoop:
     made_by: MadeBy
     warnings: RunWarnings
     stop: threading.Event
+    """Set by whoever waits for no further try of a batch."""
+    drain_asked: Callable[[], bool]
+    """Whether a stop request asks for a drain, whose batches are tried again."""
     admission: Admission = field(init=False)
     sources: SourceProgress = field(init=False)
     source_records: SourceRecords = field(init=False)
@@ -142,7 +147,7 @@ class BatchLoop:
             try:
                 self._planned = planned
                 self._pause()
-                if self.ended or self.stop.is_set():
+                if self.ended or self.ending():
                     raise InterruptedError("the run is stopping; this batch is not run")
                 refuse_patterns(self.location, batch_id, self.inputs.layout)
                 self._batch_id = batch_id
@@ -182,6 +187,10 @@ class BatchLoop:
                     input_free=True,
                 )
 
+    def ending(self) -> bool:
+        """Whether the run ends after its batch."""
+        return self.stop.is_set() or self.drain_asked()
+
     def check_topics(self) -> None:
         """Refuses rows of a topic that was made anew under the run. One that is made anew from here on is not in the batch any more."""
         for loss in check_topics_stay(self.spark, self.inputs.leaves):
@@ -190,8 +199,6 @@ class BatchLoop:
     def drain(self) -> None:
         """Raises the watermark to its end, so that every event-time timer fires; the job is over then."""
         self.sources.draining = True
-        # A stop request may have led here. From now on only a signal sets it, of somebody who waits for no further try.
-        self.stop.clear()
         if self.writer.parent is None or not self.writer.parent.final:
             self.input_free()
         for _ in range(MOST_INPUT_FREE):
@@ -219,9 +226,9 @@ class BatchLoop:
         if self.options.min_pause:
             self.deliveries.settle()
         if (ended := self.deliveries.ended) is not None:
-            left = ended + self.options.min_pause.total_seconds() - time.perf_counter()
-            if left > 0 and not self.sources.draining:
-                self.stop.wait(left)
+            end = ended + self.options.min_pause.total_seconds()
+            while not self.ending() and not self.sources.draining and (left := end - time.perf_counter()) > 0:
+                self.stop.wait(min(left, _LOOK))
 
     def _run_with_retries(
         self,

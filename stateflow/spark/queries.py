@@ -62,7 +62,7 @@ class Queries:
         """`idle` is called while an endless query waits for input."""
         self.loop, self.scratch, self.until, self.idle = loop, scratch, until, idle
         self.spark, self.inputs, self.options = loop.spark, loop.inputs, loop.options
-        self.stop, self.clock = loop.stop, loop.clock
+        self.ending, self.clock = loop.ending, loop.clock
         self._unread: Collection[str] = ()
         """Sources whose beginning this run has recorded, and that it has not read yet."""
         self.cut_off: Collection[str] = ()
@@ -128,7 +128,7 @@ class Queries:
 
     def _refuse_what_is_gone(self, error: StateflowError) -> None:
         """DisagreementError where a source has lost under the query what comes behind its position: the next run could only say so, too."""
-        if type(error) is not StateflowError or self.stop.is_set():
+        if type(error) is not StateflowError or self.ending():
             return  # it has a reason of its own
         try:
             check_available(self.spark, self.inputs.leaves, self._sources(), self._folder("gone"))
@@ -141,7 +141,7 @@ class Queries:
     def _to_the_end(self) -> str:
         if self.until is None:
             self._unbounded()
-            while not self.stop.is_set() and self.loop.sources.go_on():
+            while not self.ending() and self.loop.sources.go_on():
                 # Those that others waited for have come to their end, so the others go on to theirs.
                 self._unbounded()
             self._reached_end()
@@ -156,7 +156,7 @@ class Queries:
 
     def _reached_end(self) -> None:
         """No source has anything more up to its bound, unless the run was told to stop."""
-        if not self.stop.is_set():
+        if not self.ending():
             self.loop.sources.looking.reached_end()
 
     def _unbounded(self) -> None:
@@ -192,7 +192,7 @@ class Queries:
             self.loop.sources.go_on if until != {} else lambda: False,
         ):
             planned = True
-            if self.stop.is_set():
+            if self.ending():
                 break
             plan_batch(self.loop.location, batch_id, lines, self._conf, self.clock() // 1000)
             self._await(self._query({"once": True}))
@@ -257,7 +257,7 @@ class Queries:
     def _went_round(self) -> bool:
         """Reads up to where tables went back, and goes on behind it; returns whether there was anything to do."""
         went = False
-        while not self.stop.is_set():
+        while not self.ending():
             ways = [(each, way) for each, way in self._detours() if not each.stops]
             if not ways:
                 break
@@ -318,7 +318,7 @@ class Queries:
         endless = self.options.trigger != "drain" and self.until is None
         try:
             while not query.awaitTermination(0.2):  # type: ignore[arg-type]
-                if self.stop.is_set():
+                if self.ending():
                     with loop.lock:
                         loop.ended = True
                     query.stop()
@@ -337,7 +337,7 @@ class Queries:
                     self.idle()
         except Exception as error:
             loop.ended = True
-            if self.stop.is_set() and isinstance(loop.failure, InterruptedError):
+            if self.ending() and isinstance(loop.failure, InterruptedError):
                 return
             if loop.failure is not None:
                 raise loop.failure from None

@@ -357,7 +357,7 @@ class _Run:
                 self.warnings.add,
             )
             outputs.begin()
-            loop = self._loop(spark, inputs, open_sinks, sinks, outputs, writer, scratch, listener)
+            loop = self._loop(spark, inputs, open_sinks, sinks, outputs, writer, scratch, listener, heart)
             with traced(spark, self.flow, inputs, outline, writer), loop:
                 with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
                     stopped = JOB_DRAINED if drained else self._batches(loop, scratch, heart.found_nothing)
@@ -467,6 +467,7 @@ class _Run:
         writer: Writer,
         scratch: Path,
         listener: Callable[[BatchReport], None],
+        heart: Heart,
     ) -> BatchLoop:
         options = self.options
         settings = BatchSettings(
@@ -507,6 +508,7 @@ class _Run:
             made_by=MadeBy.of(self.parameters, self.request.pipeline.versions),
             warnings=self.warnings,
             stop=self.stop,
+            drain_asked=lambda: heart.drain,
         )
 
     @contextmanager
@@ -532,14 +534,14 @@ class _Run:
     def _batches(self, loop: BatchLoop, scratch: Path, idle: Callable[[], object]) -> str:
         queries = Queries(loop, scratch, self.request.until, idle)
         stopped = queries.run()
-        if self.stop.is_set():
+        if loop.ending():
             return INTERRUPTED
         if self.request.drain and queries.cut_off:
             self._warn_of_the_end(queries.cut_off, loop.writer.parent)
         for _ in range(MOST_INPUT_FREE):
             if not loop.due():
                 break
-            if self.stop.is_set():
+            if loop.ending():
                 return INTERRUPTED
             loop.input_free()
         return stopped

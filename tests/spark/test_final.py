@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import threading
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +22,13 @@ from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.config.options import load
 from stateflow.errors import IncompatibleError, StateflowError, UnavailableError
 from stateflow.format.records import Owner
+from stateflow.liveness.heart import Heart
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark import carry_out
 from stateflow.spark.runner import RunRequest, _Run
 from stateflow.spark.session.shipping import by_value
 from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
+from tests.refusals.refusal import refused
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
 
@@ -128,32 +134,47 @@ def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fails", ["the batch that the stop comes in", "the drain", "the drain, told to end"])
 def test_a_drain_that_a_stop_asks_for_tries_a_failed_batch_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fails: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unless its host wants it to end, also when that comes before the drain has begun."""
     by_value([pipelines, sys.modules[__name__]])
     bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
-    decide, failed = Writer.decide, list[bool]()
+    decide, failed, asked = Writer.decide, list[bool](), threading.Event()
+    beat_once = Heart.beat_once
+
+    def beats(heart: Heart, **how: bool) -> bool:
+        wrote = beat_once(heart, **how)
+        if heart.drain:
+            asked.set()
+        return wrote
 
     def decides(writer: Writer, draft: Draft) -> CommitPermit:
-        if not draft.final and draft.sinks:
+        if not asked.is_set() and draft.sinks:
             bench.job("users").stop(drain=True)
-        if draft.final and not failed:
+            assert asked.wait(10)
+            if fails.endswith("told to end"):
+                os.kill(os.getpid(), signal.SIGTERM)
+        if asked.is_set() and draft.final == fails.startswith("the drain") and not failed:
             failed.append(True)
             raise UnavailableError("the store is away")
         return decide(writer, draft)
 
+    monkeypatch.setattr(Heart, "beat_once", beats)
     monkeypatch.setattr(Writer, "decide", decides)
     endless = {"trigger": "until-stopped", "heartbeat_interval": "100 ms"}
-    bench.run(
-        watching(bench, "silence", Silence, told),
-        **endless,
-        tolerable_failed_batches=1,
-        failure_backoff="1 ms",
-        min_pause="10 minutes",
-    )
-    assert (failed, [row["text"] for row in told.rows]) == ([True], ["gone"])
+    with refused(UnavailableError, "store is away") if fails.endswith("told to end") else nullcontext():
+        bench.run(
+            watching(bench, "silence", Silence, told),
+            **endless,
+            tolerable_failed_batches=1,
+            failure_backoff="1 ms",
+            min_pause="10 minutes",
+        )
+    gone = [] if fails.endswith("told to end") else ["gone"]
+    assert (failed, [row["text"] for row in told.rows]) == ([True], gone)
 
 
 class Chain(sf.KeyedProcess[int, Visit, Told]):
