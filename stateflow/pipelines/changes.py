@@ -8,12 +8,27 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.code.source_text import shown_filter
-from stateflow.pipelines.graph import FormerChanges, Graph, Node, NodeRows, SinkNode, TransformNode, UnionNode
+from stateflow.pipelines.graph import (
+    FormerChanges,
+    Graph,
+    KeyedNode,
+    Node,
+    NodeRows,
+    SinkNode,
+    TransformNode,
+    UnionNode,
+)
 from stateflow.pipelines.ready.aggregates import Aggregate, condition_of_rows
 from stateflow.pipelines.ready.enrichment import Enrich
 from stateflow.pipelines.ready.joined_columns import KEY, LEFT, RIGHT
 from stateflow.pipelines.ready.joins import AsofJoin, JoinOperator, LatestJoin
-from stateflow.pipelines.ready.operators import Deduplicate
+from stateflow.pipelines.ready.operators import (
+    WINDOW_END,
+    WINDOW_START,
+    Deduplicate,
+    WindowAggregate,
+    bounds_that_tell,
+)
 from stateflow.pipelines.rows.row_type import RowType
 
 OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
@@ -83,8 +98,21 @@ def refuse_filtered(uid: str, stream: NodeRows) -> None:
         refuse_filtered(uid, before)
 
 
-_ONE_BY_THE_OTHER = {"window_end": "window_start"}
-"""A column whose value follows from that of another one."""
+def with_bounds(columns: Sequence[str], stream: NodeRows) -> tuple[str, ...]:
+    """Columns of changes, and the bounds of windows that follow from them: rows that are alike in the first are alike in these."""
+    if _bounds_that_tell(stream.node).isdisjoint(name.lower() for name in columns):
+        return tuple(columns)
+    bounds = (WINDOW_START, WINDOW_END)
+    there = bounds if stream.rows is None else (n for n in stream.rows.names if n.lower() in bounds)
+    return tuple(dict.fromkeys((*columns, *there)))
+
+
+def _bounds_that_tell(node: Node) -> set[str]:
+    """The bounds of which each alone tells the windows of a node's rows apart; empty where the rows are of no windows."""
+    if isinstance(node, KeyedNode):
+        declared = node.columnar
+        return set(bounds_that_tell(declared.window)) if isinstance(declared, WindowAggregate) else set()
+    return set.intersection(*(_bounds_that_tell(each.node) for each in node.inputs)) if node.inputs else set()
 
 
 def refuse_other_keys(uid: str, stream: NodeRows, keys: Sequence[str]) -> None:
@@ -93,13 +121,13 @@ def refuse_other_keys(uid: str, stream: NodeRows, keys: Sequence[str]) -> None:
         return
     there = {name.lower() for name in stream.rows.names}
 
-    def alike(names: Sequence[str]) -> set[str]:
-        return {_ONE_BY_THE_OTHER.get(name.lower(), name.lower()) for name in names}
-
     if not there.issuperset(name.lower() for name in (*stream.changes, *keys)):
         return
 
-    if alike(keys) != alike(stream.changes):
+    by_keys, by_changes = (
+        {name.lower() for name in with_bounds(names, stream)} for names in (keys, stream.changes)
+    )
+    if by_keys != by_changes:
         raise UsageError(
             f"sink {uid!r} (upsert): the rows of {stream.node.named} replace each other by {', '.join(stream.changes)}, and the table would "
             f"replace them by {', '.join(keys)}, so that it keeps or loses others: leave keys= out"
@@ -200,7 +228,7 @@ def refuse_counted_again(
     if former is None or former.counted or rows is None:
         return
     keys = f" by {', '.join(former.keys)}" if former.keys else ""
-    moving = former.moving(_ONE_BY_THE_OTHER.get(name, name) for name in group)
+    moving = former.moving(group)
     falls = _falls(former.aggregates, order_by)
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, Aggregate) and (

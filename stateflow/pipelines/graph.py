@@ -133,7 +133,7 @@ class FormerChanges:
     """What the rows were as changes, before `.changes_as_rows`."""
 
     keys: tuple[str, ...]
-    """The columns by which they replaced each other."""
+    """The columns by which they replaced each other, and those that follow from these: a row has the values of the one before."""
     deletes: bool
     """Whether some of them say that a row is gone."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from stateflow.pipelines.changes import (
     refuse_left_behind,
     refuse_mixed,
     refuse_stale,
+    with_bounds,
     with_operation,
 )
 from stateflow.pipelines.delivery import Delivery
@@ -188,7 +189,9 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
             )
         }
         forgets = isinstance(declared, RunningAggregate) and declared.forgets
-        former = FormerChanges(self.changes, bool(self.operation), aggregates, counted, forgets, op)
+        former = FormerChanges(
+            with_bounds(self.changes, self), bool(self.operation), aggregates, counted, forgets, op
+        )
         return self._then(node, rows, former=former)
 
     @property

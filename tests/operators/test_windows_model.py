@@ -383,6 +383,11 @@ class Windows:
         # The values that a count has known stay, where a release leaves it out while its windows are open.
         if mark == END and not self.held and not self.waiting and not ended:
             self.said.kept = 0
+        assert isinstance(self.node.columnar, ReadyOperator)
+        replaced = self.node.columnar.changes or ()
+        # An upsert by these columns keeps one row of those that are alike in them.
+        found = Counter(tuple(row[name] for name in replaced) for row in self.said.rows)
+        assert not replaced or set(found.values()) <= {1}, f"{replaced} do not tell the rows of a batch apart"
         return self.said
 
     def _late(self, row: Row) -> None:

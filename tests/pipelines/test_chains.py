@@ -88,7 +88,7 @@ def test_what_would_count_a_value_and_what_replaced_it_is_refused(kind: str) -> 
     if kind == "count":
         output = "shop long, total long"
     expected = (
-        "operator 'shops': its rows replaced each other by shop, window_start before .changes_as_rows(), and 'total' "
+        "operator 'shops': its rows replaced each other by shop, window_start, window_end before .changes_as_rows(), and 'total' "
         f"({kind}) would take each of them for one more: aggregate the rows from which the changes come, or windows with "
         "emit='final'; to count the changes themselves say .changes_as_rows(..., counted=True)"
     )
@@ -253,6 +253,76 @@ def test_the_same_keys_may_be_said_in_other_words() -> None:
     assert len(sf.pipeline("same")(declare).build().sinks) == 3
 
 
+WINDOWS = {
+    "tumbling": HOUR,
+    "hopping": sf.hopping("1 hour", "10 minutes"),
+    "cumulative": sf.cumulative("1 day", "1 hour"),
+}
+BOUNDS = ("window_start", "window_end")
+
+
+def cut(flow: sf.Flow, window: str, *bounds: str, emit: str = "changes") -> Stream:
+    output = ", ".join(["shop long", *(f"{bound} timestamp" for bound in bounds), "n long"])
+    rows = sales(flow).key_by("shop").window(WINDOWS[window])
+    return rows.aggregate(window, output, emit=emit, n=sf.count())
+
+
+@pytest.mark.parametrize("emit", ["changes", "on_time"])
+@pytest.mark.parametrize(
+    ("window", "own", "alike"),
+    [
+        ("tumbling", "window_start", [["window_start"], ["window_end"], BOUNDS]),
+        ("hopping", "window_start", [["window_start"], ["window_end"], BOUNDS]),
+        ("cumulative", "window_end", [["window_end"], BOUNDS]),
+    ],
+)
+def test_a_table_has_a_row_for_each_window(window: str, own: str, alike: list[Any], emit: str) -> None:
+    """Windows that begin together are told apart by their ends alone."""
+
+    def declare(flow: sf.Flow, *keys: str) -> None:
+        changes = cut(flow, window, *BOUNDS, emit=emit).transform(
+            lambda frame: frame, f"shop long, {BOUNDS[0]} timestamp, {BOUNDS[1]} timestamp, n long"
+        )
+        changes.upsert("out", sf.delta("/out"), keys=["shop", *keys] if keys else ())
+
+    [sink] = sf.pipeline("own")(declare).build().sinks
+    assert sink.options["keys"] == ("shop", own)
+    for keys in ([BOUNDS[0]], [BOUNDS[1]], BOUNDS):
+        if keys in alike:
+            declare(sf.Flow("said"), *keys)
+        else:
+            with refused(
+                sf.UsageError, f"each other by shop, {own},", f"by shop, {keys[0]},", "leave keys= out"
+            ):
+                declare(sf.Flow("said"), *keys)
+
+
+WITH_BOUND: dict[str, Callable[[Stream, str], Stream]] = {
+    "latest": lambda rows, bound: rows.key_by("shop", bound, order_by="n").latest("next"),
+    "last": lambda rows, bound: rows.key_by("shop", bound, order_by="n").aggregate(
+        "next", f"shop long, {bound} timestamp, n long", n=sf.last("n")
+    ),
+    "max": lambda rows, bound: rows.key_by("shop").aggregate(
+        "next", "shop long, found timestamp", found=sf.max(bound)
+    ),
+    "top": lambda rows, bound: rows.key_by(bound, order_by="n").top("next", 3, by="-n", per="shop"),
+    "joined": lambda rows, bound: rows.key_by("shop").window(HOUR, time=bound)
+    .join("pairs", rows.key_by("shop"), f"shop long, left_{bound} timestamp, left_n long", right_time=bound)
+    .key_by("shop").aggregate("next", "shop long, found timestamp", found=sf.max(f"left_{bound}")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bound", "bounds"), [(BOUNDS[0], BOUNDS), (BOUNDS[1], BOUNDS), (BOUNDS[1], BOUNDS[1:])]
+)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("way", WITH_BOUND)
+def test_a_row_stays_in_its_window_when_another_one_replaces_it(
+    way: str, window: str, bound: str, bounds: tuple[str, ...]
+) -> None:
+    built(lambda flow: WITH_BOUND[way](cut(flow, window, *bounds).changes_as_rows(op="op"), bound))
+
+
 KEPT = {
     "min": sf.min("amount"), "max": sf.max("amount"), "first": sf.first("amount"), "count_distinct": sf.count_distinct("amount"),
 }  # fmt: skip
@@ -262,7 +332,7 @@ KEPT = {
 def test_what_would_keep_a_value_that_was_replaced_is_refused(kind: str) -> None:
     output = "shop long, total long" if kind == "count_distinct" else "shop long, total double"
     expected = (
-        "operator 'shops': its rows replaced each other by shop, window_start before .changes_as_rows(), and 'total' "
+        "operator 'shops': its rows replaced each other by shop, window_start, window_end before .changes_as_rows(), and 'total' "
         f"({kind}) would keep what has been replaced since: aggregate the rows from which the changes come, or windows with "
         "emit='final'; to count the changes themselves say .changes_as_rows(..., counted=True)"
     )

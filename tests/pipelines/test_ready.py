@@ -136,6 +136,8 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, tuple[s
      ("operator 'op'", "'final', 'changes' or 'on_time'", "'eager'")),
     (lambda k: k.window(MINUTE).aggregate("op", Total, emit="changes", n=sf.count()), None,
      ("operator 'op'", "emit='changes'", "Total", "the field window_start or window_end")),
+    (lambda k: k.window(sf.cumulative("1 hour", "1 minute")).aggregate("op", PerWindow, emit="on_time", n=sf.count()), None,
+     ("operator 'op'", "emit='on_time'", "PerWindow", "the field window_end")),
     (lambda k: k.aggregate("op", Total, n=sf.count_distinct("amount")), None,
      ("operator 'op'", "'n' counts the distinct values", "'amount' (double)", "a whole number, a decimal, a string", "cast the column")),
     (lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, n=sf.count_distinct("sku")), None,

@@ -29,7 +29,7 @@ from stateflow.pipelines.ready.fixed_options import (
     windowing,
 )
 from stateflow.pipelines.ready.stored_forms import PLAIN, form_of, is_ambiguous
-from stateflow.pipelines.ready.windows import LENIENT, Counted, Session, Window
+from stateflow.pipelines.ready.windows import LENIENT, Counted, Cumulative, Session, Window
 from stateflow.pipelines.rows.row_type import RowType, key_type, row_type
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of
@@ -365,11 +365,12 @@ def window_aggregate(
         raise UsageError(f"operator {uid!r}: emit is 'final', 'changes' or 'on_time', not {emit!r}")
     declared = _aggregated(keyed, aggregates)
     _check_output(keyed, out, declared, {WINDOW_START: "timestamp", WINDOW_END: "timestamp"})
-    bounds = tuple(name for name in (WINDOW_START, WINDOW_END) if name in out.names)
-    if emit != "final" and not bounds:
+    telling = bounds_that_tell(window)
+    bound = next((name for name in telling if name in out.names), "")
+    if emit != "final" and not bound:
         raise UsageError(
             f"operator {uid!r}: with emit={emit!r} its rows replace each other by window, but {out.name} does not tell the "
-            "window: add the field window_start or window_end"
+            f"window: add the field {' or '.join(telling)}"
         )
     partials = _partials(uid, declared)
     counts = [each.name for each in declared if each.value is not None]
@@ -400,7 +401,7 @@ def window_aggregate(
         out,
         states,
         reads,
-        None if emit == "final" else (*keyed.columns, *bounds[:1]),
+        None if emit == "final" else (*keyed.columns, bound),
         declared,
         time,
         window,
@@ -409,6 +410,12 @@ def window_aggregate(
         on_error,
         late,
     )
+
+
+def bounds_that_tell(window: Window) -> tuple[str, ...]:
+    """The bounds of which each alone tells a window from the others of its key."""
+    # Cumulative windows begin together.
+    return (WINDOW_END,) if isinstance(window, Cumulative) else (WINDOW_START, WINDOW_END)
 
 
 def refuse_bounds(where: str, keyed: KeyedRows) -> None:
