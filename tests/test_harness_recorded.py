@@ -9,10 +9,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import stateflow as sf
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
+from stateflow.format.instants import BEGIN_OF_TIME
 from stateflow.format.keygroups import key_group
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.testing import ColumnarHarness, KeyedHarness
@@ -117,6 +119,15 @@ def test_a_recorded_state_is_gone_on_with_also_from_its_text() -> None:
     second = KeyedHarness.of(flow(), "everything", after=RecordedState.of_text(text))
 
     assert second.snapshot("ann") == STATES
+
+
+def test_a_watermark_before_the_first_instant_is_that_instant() -> None:
+    recorded = KeyedHarness.of(flow(), "everything").recorded()
+    early = replace(recorded, watermark=BEGIN_OF_TIME - 600_000_000)
+
+    harness = KeyedHarness.of(flow(), "everything", after=early)
+
+    assert harness.watermark == datetime.min.replace(tzinfo=UTC)
 
 
 def test_a_batch_stands_where_that_of_a_checkpoint_stood() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stateflow.debugging.past_key import PastKey
-from stateflow.format.instants import instant
+from stateflow.format.instants import instant, nearest_instant
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.output import RowWriter
 from stateflow.pipelines.graph import KeyedNode
@@ -98,8 +98,10 @@ def harness_of(past: PastKey) -> Harness:
         slot=moment.slot,
         now=instant(moment.now),
         seed=moment.seed,
-        watermark=None if moment.watermark is None else instant(moment.watermark),
-        watermark_before=None if moment.watermark_before is None else instant(moment.watermark_before),
+        watermark=None if moment.watermark is None else nearest_instant(moment.watermark),
+        watermark_before=None
+        if moment.watermark_before is None
+        else nearest_instant(moment.watermark_before),
         subtask=(past.then.subtask, len(past.then.operator.assignment)),
     )
     return harness

@@ -14,7 +14,7 @@ from stateflow.debugging.literals import Literals, Unwritable
 from stateflow.debugging.past_key import PastKey
 from stateflow.debugging.trial import Trial, beginning, harness_of
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.format.instants import instant
+from stateflow.format.instants import instant, nearest_instant
 from stateflow.format.records import Record
 from stateflow.masking import masked
 from stateflow.pipelines.loading import LoadedPipeline
@@ -189,7 +189,7 @@ class _Test:
         yield f"        seed={moment.seed},"
         for what, mark in (("watermark", moment.watermark), ("watermark_before", moment.watermark_before)):
             if mark is not None:
-                yield f"        {what}={text(_instant(mark))},"
+                yield f"        {what}={text(nearest_instant(mark))},"
         yield f"        subtask=({then.subtask}, {len(then.operator.assignment)}),"
         yield "    )"
         if not raw:
@@ -243,10 +243,6 @@ def _readable_states(past: PastKey) -> dict[str, Any] | None:
 
 def _plain_key(key: Any) -> Any:
     return tuple(key) if isinstance(key, tuple) else key
-
-
-def _instant(micros: int) -> Any:
-    return instant(micros)
 
 
 def _assigned(name: str, lines: list[str]) -> Iterator[str]:

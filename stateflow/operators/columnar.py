@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
-from stateflow.format.instants import instant
+from stateflow.format.instants import nearest_instant
 from stateflow.format.records import ExpiryShare, StateSchema
 from stateflow.operators.arrow_types import narrow_pieces, wide_table
 from stateflow.operators.combined import Combinable
@@ -75,7 +75,7 @@ class TaskColumnarContext(OperatorContext):
 
     def go_by(self, watermark: int | None) -> None:
         self.watermark_micros = watermark
-        self.watermark = None if watermark is None else instant(watermark)
+        self.watermark = None if watermark is None else nearest_instant(watermark)
 
     def emit(self, output: Output[Any], row: Any) -> None:
         raise UsageError(

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.format.instants import instant
+from stateflow.format.instants import instant, nearest_instant
 from stateflow.names import CONTEXT, Named
 from stateflow.operators.snapshots import Taker
 from stateflow.pipelines.processes.process import Output
@@ -81,7 +81,9 @@ class OperatorContext(Named):
         self.parameters = moment.parameters
         self.checkpoint_id = moment.slot
         self.now: datetime = instant(moment.now)
-        self.watermark: datetime | None = None if moment.watermark is None else instant(moment.watermark)
+        self.watermark: datetime | None = (
+            None if moment.watermark is None else nearest_instant(moment.watermark)
+        )
         self.sides: dict[str, list[Any]] = {name: [] for name in outputs}
         self._outputs = outputs
 

@@ -7,7 +7,7 @@ from types import GeneratorType
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
-from stateflow.format.instants import instant
+from stateflow.format.instants import nearest_instant
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.lateness import of_rows_and_timers
@@ -44,7 +44,7 @@ class ProcessEngine:
         by_side = {name: given.get(name) or Copies() for name in sides}
         self.context = OperatorContext(self.cursor, moment, subtask, by_side, parallelism)
         self._at_rows, self._at_timers = (
-            None if each is None else instant(each)
+            None if each is None else nearest_instant(each)
             for each in of_rows_and_timers(moment, waited=spec.waited, held_back=spec.held_back)
         )
         self.context.watermark = self._at_rows

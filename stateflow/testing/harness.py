@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stateflow.errors import UsageError
-from stateflow.format.instants import instant, micros_since_epoch
+from stateflow.format.instants import instant, micros_since_epoch, nearest_instant
 from stateflow.format.records import OperatorState, Shard
 from stateflow.operators.context import Moment, TaskCounter
 from stateflow.pipelines.graph import KeyedNode
@@ -160,7 +160,7 @@ class KeyedStateHarness(Harness, ABC):
 
     def _begin_with(self, state: RecordedState) -> None:
         self._slot, self.now = state.slot, instant(state.now)
-        self.watermark = None if state.watermark is None else instant(state.watermark)
+        self.watermark = None if state.watermark is None else nearest_instant(state.watermark)
         self._backend.write(state.entries)
         self._elements = dict(state.elements)
 

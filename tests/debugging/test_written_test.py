@@ -23,7 +23,7 @@ from stateflow.debugging.past_key import PastKey, operator_of
 from stateflow.debugging.trial import Trial, tried
 from stateflow.debugging.written_test import Expectation, write_test
 from stateflow.errors import UsageError
-from stateflow.format.instants import micros_since_epoch
+from stateflow.format.instants import BEGIN_OF_TIME, micros_since_epoch
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.context import Moment
 from stateflow.pipelines.loading import LoadedPipeline, load_pipeline
@@ -202,6 +202,21 @@ def test_who_has_not_said_what_is_right_gets_a_place_for_it(loaded: LoadedPipeli
     assert "fails with this code" in said
     assert "    # Put the right values here. Checkpoint 318 holds:" in file.read_text()
     assert "    #     'total': -240.0" in file.read_text()
+
+
+def test_a_watermark_before_the_first_instant_is_written_as_that_instant(
+    loaded: LoadedPipeline, tmp_path: Path
+) -> None:
+    early = BEGIN_OF_TIME - 600_000_000
+    found = past(loaded)
+    found = replace(found, moment=replace(found.moment, watermark=early, watermark_before=early))
+    file = tmp_path / "test_42.py"
+
+    assert "passes with this code" in write_test(
+        trial_of(found), loaded, file, Expectation("total", value="-240.0")
+    )
+    for name in ("watermark", "watermark_before"):
+        assert f"        {name}=datetime(1, 1, 1, tzinfo=UTC)," in file.read_text().splitlines()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 import stateflow as sf
 from stateflow.errors import UserCodeError
 from stateflow.format.encoding import prefix
-from stateflow.format.instants import END_OF_TIME
+from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME
 from stateflow.format.records import Shard
 from stateflow.operators import firing
 from stateflow.operators.binding import TIMER_IDS, schemas
@@ -432,6 +432,15 @@ def test_behind_an_operator_rows_and_timers_go_by_the_watermark_that_is_held_bac
     drained = engine(Asks, on, watermark=END_OF_TIME, before=60 * second, held_back=held)
     list(drained.fire(range(128)))
     assert [at for at, _ in drained.out] == [EPOCH + timedelta(seconds=41)]
+
+
+def test_code_sees_the_first_instant_for_a_watermark_before_it(tmp_path: Path) -> None:
+    second = 1_000_000
+    before = BEGIN_OF_TIME - 600 * second
+    for watermark, held_back in ((before, None), (BEGIN_OF_TIME + second, 600 * second)):
+        made = engine(Asks, backend(tmp_path), watermark=watermark, before=before, held_back=held_back)
+        made.run(chunk({3: [15]}))
+        assert made.out == [("row", datetime.min.replace(tzinfo=UTC))]
 
 
 def test_without_a_watermark_no_event_timer_fires(tmp_path: Path) -> None:

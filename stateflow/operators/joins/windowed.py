@@ -19,7 +19,7 @@ from stateflow.operators.ready.windows.assigning import (
     newest_end,
     oldest_end,
     shown_ends,
-    starts,
+    shown_starts,
 )
 from stateflow.operators.ready.windows.partly_late import misses_windows
 from stateflow.operators.ready.windows.windowed import AT, NEVER, later, micros, watermark_of
@@ -102,7 +102,7 @@ class WindowJoined(Joining):
         right.delete_due(closed)
 
     def _bounded(self, keys: pa.Table, ends: Any) -> pa.Table:
-        return keys.append_column(WINDOW_START, instants(starts(self._window, ends))).append_column(
+        return keys.append_column(WINDOW_START, shown_starts(self._window, ends)).append_column(
             WINDOW_END, shown_ends(ends)
         )
 

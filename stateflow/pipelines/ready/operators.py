@@ -46,6 +46,8 @@ SESSION_START, SESSION_END = "session_start", "session_end"
 UNTIL, ROW_TIME, ROW_THERE = "until", "time_of_row", "is_row"
 FOREVER = 253_402_300_799_999_999
 """The last instant that there is."""
+BEGINNING = -62_135_596_800_000_000
+"""The first one."""
 SEEN, VALUE = "seen", "distinct_value"
 PANE = "is_pane"
 FILLED, FIRST_TIME, LAST_TIME, NUMBER = "rows_so_far", "first_time", "last_time", "number"

@@ -1,4 +1,6 @@
-"""Windows and waits that would be over only after the last instant there is: a job that is drained closes them, too."""
+"""Windows and waits that would be over only after the last instant there is: a job that is drained closes them, too. Windows that
+would have begun before the first one come out as well.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from tests.operators.ready.driving import END, Driven
+from stateflow.format.instants import BEGIN_OF_TIME
+from tests.operators.ready.driving import END, SECOND, Driven
 
 LAST = datetime.max.replace(tzinfo=UTC)
 DAY = datetime(9999, 12, 31, tzinfo=UTC)
@@ -80,6 +83,55 @@ def test_a_window_of_the_last_day_comes_out(window: Any, spans: Any, emit: str, 
     out = drained(windows(window, emit, lateness=lateness), (table({"k": 1, "ts": NOON, "v": 1}),))
     found = [(row["k"], row["window_start"], row["window_end"], row["n"]) for row in out]
     assert sorted(found) == [(1, *span, 1) for span in spans]
+
+
+FIRST = datetime.min.replace(tzinfo=UTC)
+BEFORE_ALL = BEGIN_OF_TIME - 600 * SECOND
+
+
+def after_first(days: int) -> datetime:
+    return FIRST + timedelta(days=days)
+
+
+FIRST_WINDOWS: list[tuple[Any, list[tuple[datetime, datetime]]]] = [
+    (sf.tumbling("7 days"), [(FIRST, after_first(3))]),
+    (sf.cumulative("7 days", "1 day"), [(FIRST, after_first(n)) for n in (1, 2, 3)]),
+    (sf.hopping("2 days", "1 day"), [(FIRST, after_first(1)), (FIRST, after_first(2))]),
+    (sf.session("1 day"), [(FIRST, after_first(1))]),
+    (sf.count_window(1), [(FIRST, FIRST)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("window", "spans", "emit"),
+    [
+        *((*each, emit) for each in FIRST_WINDOWS for emit in ("final", "process")),
+        *((*each, emit) for each in FIRST_WINDOWS[:3] for emit in ("changes", "on_time")),
+    ],
+)
+def test_a_window_of_the_first_day_comes_out(window: Any, spans: Any, emit: str) -> None:
+    """The watermark of its batch is before the first instant, which no datetime can be."""
+    flow = sf.Flow("flow")
+    rows = flow.source("left", sf.delta("/left"), ROWS, event_time="ts", watermark="10 minutes")
+    windows(window, emit)(rows)
+    driven = Driven.of(flow.operators[0])
+    out = driven.batch(table({"k": 1, "ts": FIRST, "v": 1}), BEFORE_ALL)
+    out += driven.batch(table(), END)
+    found = [(row["k"], row["window_start"], row["window_end"], row["n"]) for row in out]
+    assert sorted(found) == [(1, *span, 1) for span in spans]
+    driven.close()
+
+
+def test_a_pair_in_a_window_of_the_first_day_comes_out() -> None:
+    output = "k long, window_start timestamp, window_end timestamp, left_v long, right_v long"
+    row = table({"k": 1, "ts": FIRST, "v": 1})
+    [pair] = drained(
+        lambda one, other: (
+            one.key_by("k").window(sf.tumbling("7 days")).join("op", other.key_by("k"), output)
+        ),
+        (row, row),
+    )
+    assert (pair["window_start"], pair["window_end"]) == (FIRST, after_first(3))
 
 
 JOINED = "k long, left_v long, right_v long"

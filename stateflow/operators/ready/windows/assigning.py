@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.grouping.groups import whole
-from stateflow.pipelines.ready.operators import FOREVER
+from stateflow.pipelines.ready.operators import BEGINNING, FOREVER
 from stateflow.pipelines.ready.windows import Cumulative, Sliding, Window
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -32,6 +32,12 @@ def instants(micros: Any) -> Any:
 def shown_ends(ends: Any) -> Any:
     """The ends of windows as rows come out with them: a window that holds the last instant there is ends with it."""
     return instants(np.minimum(ends, FOREVER))
+
+
+def shown_starts(window: Window, ends: Any) -> Any:
+    """The starts of the windows that end there, likewise: a window that holds the first instant there is begins with it."""
+    begins = starts(window, ends)
+    return instants(np.where(ends > BEGINNING, np.maximum(begins, BEGINNING), begins))
 
 
 @dataclass(frozen=True)

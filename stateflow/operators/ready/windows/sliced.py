@@ -20,7 +20,13 @@ from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import Key, has_alike, key_columns, one_of_each
 from stateflow.operators.ready.grouping.ordered_values import smallest
 from stateflow.operators.ready.windows.aggregating import Aggregating
-from stateflow.operators.ready.windows.assigning import event_times, instants, newest_end, shown_ends, starts
+from stateflow.operators.ready.windows.assigning import (
+    event_times,
+    instants,
+    newest_end,
+    shown_ends,
+    shown_starts,
+)
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.panes import panes_of
 from stateflow.operators.ready.windows.partly_late import misses_windows
@@ -116,7 +122,7 @@ class SlicedAggregates(Aggregating, Combinable):
             lost: list[_Lost] = []
             pieces = [self._in_windows(entries, first, closed, lost) for entries in panes.due(closed)]
             keys, ends, partials = self._reduced(pieces, lost)
-            begins = instants(starts(self._declared.window, ends))
+            begins = shown_starts(self._declared.window, ends)
             if lost:
                 keys, begins, ends, partials = yield from self._without(
                     lost, keys, begins, ends, partials, ctx
@@ -184,14 +190,12 @@ class SlicedAggregates(Aggregating, Combinable):
         # Several pieces of a window may have failed.
         once = grouped([*columns, pa.array(gone_ends)], len(gone)).firsts
         windows = one_of_each(columns, self._key, once)
-        for name, at in (
-            (WINDOW_START, starts(self._declared.window, gone_ends[once])),
-            (WINDOW_END, gone_ends[once]),
-        ):
-            windows = windows.append_column(name, instants(at))
+        gone_ends = gone_ends[once]
+        windows = windows.append_column(WINDOW_START, shown_starts(self._declared.window, gone_ends))
+        windows = windows.append_column(WINDOW_END, instants(gone_ends))
         failed = FailedGroups({at: failures[place] for at, place in enumerate(once.tolist())})
         place = windows.column_names.index(WINDOW_END)
-        named = windows.set_column(place, WINDOW_END, shown_ends(gone_ends[once]))
+        named = windows.set_column(place, WINDOW_END, shown_ends(gone_ends))
         yield from self._closing.lost(failed, named, ctx)
         mine = keys.append_column(WINDOW_END, instants(ends))
         stays = ~has_alike(mine, windows.select(mine.column_names), mine.column_names)

@@ -25,7 +25,7 @@ from stateflow.operators.ready.windows.assigning import (
     instants,
     newest_end,
     shown_ends,
-    starts,
+    shown_starts,
 )
 from stateflow.operators.ready.windows.late_rows import LateRows
 from stateflow.operators.ready.windows.panes import panes_of
@@ -146,7 +146,7 @@ class WindowedAggregates(Aggregating, Combinable):
 
     def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
         results = self._accumulator.results(partials, keys)
-        bounds = {WINDOW_START: instants(starts(self._window, ends)), WINDOW_END: shown_ends(ends)}
+        bounds = {WINDOW_START: shown_starts(self._window, ends), WINDOW_END: shown_ends(ends)}
         return pa.table({**columns_of(keys), **bounds, **results})
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -159,7 +159,7 @@ class WindowedAggregates(Aggregating, Combinable):
         if emit != "changes":
             for entries in windows.due(ended):
                 keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
-                begins = instants(starts(self._window, ends))
+                begins = shown_starts(self._window, ends)
                 yield from self._closing.rows(keys, begins, shown_ends(ends), entries, ctx)
                 if "emitted" in states:
                     still = ends > closed
