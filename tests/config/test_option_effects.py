@@ -83,7 +83,7 @@ def test_the_last_checkpoint_of_each_hour_stays_by_the_retention_rule(tmp_path: 
     records = job.writer.log.checkpoints
     said = options(tmp_path, retention="hourly for 1 day", retained_checkpoints=1)
     last = {record.at // (60 * MINUTE): record.slot for record in records}
-    assert list(roots(job.log(), [], Retention.of(said, records[-1].at))) == list(last.values())
+    assert sorted(roots(job.log(), [], Retention.of(said, records[-1].at))) == list(last.values())
     assert 3 <= len(last) < 9
 
 

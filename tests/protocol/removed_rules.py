@@ -16,6 +16,7 @@ _STORE, _LAYOUT = "stateflow/storage/store.py", "stateflow/format/layout.py"
 _RETENTION = "stateflow/checkpoint/retention.py"
 _APPLY, _EDIT = "stateflow/restore/apply.py", "stateflow/checkpoint/edit.py"
 _PUBLISH, _DISPOSE = "stateflow/savepoints/publish.py", "stateflow/savepoints/dispose.py"
+_MAKING = "stateflow/jobs/savepoints.py"
 _SAVEPOINTS, _NATIVE = "stateflow/savepoints/format.py", "stateflow/savepoints/native.py"
 _CARRYING_OUT = Patch(_RECOVERY, "        if record.slot < fence.slot:\n", "        if False:\n")
 _LOOK_BEFORE = Patch(
@@ -284,6 +285,9 @@ RULES: dict[str, tuple[Removal, ...]] = {
     ),
     "asking again after the claim": (
         (Patch(_APPLY, "                self._require_same(writer.log)\n", ""),),
+    ),
+    "asking again after the pin of a savepoint": (
+        (Patch(_MAKING, "        refuse_erased(job.log(), slot)\n", ""),),
     ),
     "planning again after the claim": ((Patch(_APPLY, "        self._require_as_planned(writer)\n", ""),),),
     "looking in the history, too": ((Patch(_EDIT, "    if line is not None:\n", "    if False:\n"),),),
