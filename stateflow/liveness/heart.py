@@ -121,7 +121,9 @@ class Heart(threading.Thread):
         """Stops the run. Only the first reason counts; a signal, which may have stopped it already, is none."""
         if not self.reason:
             self.reason, self.drain = reason, drain
-            if not drain:
+            if drain:
+                _log.warning("draining after this batch, as somebody asks for: %s", reason)
+            else:
                 self._stop_run.set()
 
     def __enter__(self) -> Heart:

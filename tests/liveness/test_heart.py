@@ -155,6 +155,23 @@ def test_a_stop_that_comes_behind_a_signal_is_why_the_run_has_ended(tmp_path: Pa
         assert heart.reason == "enough"
 
 
+def test_who_asks_for_a_drain_is_told_in_the_run_that_it_was_heard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, stop = MadeJob(tmp_path), threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        asked = StopRequest(epoch=job.writer.epoch, by=TASK, reason="the end of the year", at=1, drain=True)
+        request_stop(job.store, job.layout, asked)
+        until = time.monotonic() + 10
+        while not heart.reason and time.monotonic() < until:
+            time.sleep(0.01)
+    (said,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert "draining" in said
+    assert "the end of the year" in said
+    assert not stop.is_set(), "its batches are tried again"
+
+
 def test_a_run_that_has_nothing_to_decide_learns_all_the_same_that_it_was_taken_over(tmp_path: Path) -> None:
     job = MadeJob(tmp_path)
     stop = threading.Event()
