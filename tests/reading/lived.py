@@ -141,7 +141,10 @@ class LivedJob(GrownJob):
             self.schemas[name] = msgspec.structs.replace(schema, id=number, aliases=aliases)
 
     def forget_a_user(self) -> None:
+        """What a tag keeps from before still has the user, and nobody can read it."""
         self.erase(self.rng.randrange(USERS))
+        newest = max(self.models)
+        self.models = {newest: self.models[newest]}
 
     def take_other_types(self) -> None:
         whole = [name for name in self.schemas if self.schemas[name].value == "int"]
