@@ -41,6 +41,7 @@ typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[a
 
 LONGEST = (
     "test_story.py",
+    "test_scheduled_runs.py",
     "test_conformance.py",
     "test_kill.py",
     "test_conditions_against_spark.py",

@@ -61,7 +61,7 @@ driver dies once in every round, as *driver* or as *everything*.
 
 A scene that was played alone tells of its victims on its own page: [warm hosts](hosts.md#what-runs-of-one-host-share).
 
-Killed elsewhere: Airflow's scheduler, triggerer and worker, in a real Airflow (`tests/airflow/test_story.py`); HDFS's DataNodes and writers
+Killed elsewhere: Airflow's scheduler, triggerer and worker, in a real Airflow (`tests/airflow/test_scheduled_runs.py`); HDFS's DataNodes and writers
 (`tests/protocol/test_crash_hdfs.py`). The clock jumps in the driver's Python, not
 in Spark's JVM and not in the Python workers.
 """
