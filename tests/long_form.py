@@ -11,3 +11,4 @@ BEFORE_A_RELEASE = pytest.mark.skipif(
     not LONG,
     reason="before a release, by STATEFLOW_LONG=1: it tries a tool of this project, or more of what a shorter test tries",
 )
+IN_TEST_AIRFLOW = pytest.mark.skipif(not LONG, reason="`make test-airflow` runs it: it takes minutes")

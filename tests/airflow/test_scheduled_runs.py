@@ -3,7 +3,6 @@ task, its worker and the scheduler go away."""
 
 from __future__ import annotations
 
-import os
 import signal
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -21,14 +20,12 @@ from tests.airflow.server import (
 )
 from tests.airflow.stage import PATIENCE, ROWS, Stage, driver_of, gone, signal_driver, until
 from tests.airflow.story import SECRET, refusal, succeeded
+from tests.long_form import IN_TEST_AIRFLOW
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.timeout(1800),
 ]  # Airflow and starts of Spark, on a machine that may be busy
-long = pytest.mark.skipif(
-    not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
-)
 
 
 def test_a_day_that_failed_goes_first_when_the_one_that_waits_for_it_is_failed_and_cleared(
@@ -255,7 +252,7 @@ def kill_worker(client: AirflowClient, run: RunOf) -> None:
         process.kill()
 
 
-@long
+@IN_TEST_AIRFLOW
 def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_lives(
     client: AirflowClient, folder: Path
 ) -> None:
@@ -290,7 +287,7 @@ def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_live
     assert stage.verdict().right
 
 
-@long
+@IN_TEST_AIRFLOW
 def test_the_scheduler_dies_and_then_a_worker_and_the_driver_is_gone_on_with(
     server: AirflowServer, client: AirflowClient, folder: Path
 ) -> None:
@@ -312,7 +309,7 @@ def test_the_scheduler_dies_and_then_a_worker_and_the_driver_is_gone_on_with(
     assert stage.verdict().right
 
 
-@long
+@IN_TEST_AIRFLOW
 def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
     client: AirflowClient, folder: Path
 ) -> None:
@@ -343,7 +340,7 @@ def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
     assert stage.verdict() == before
 
 
-@long
+@IN_TEST_AIRFLOW
 def test_a_recovery_takes_whoever_has_read_the_output_back_with_it(
     server: AirflowServer, client: AirflowClient, folder: Path
 ) -> None:

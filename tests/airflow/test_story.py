@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 
@@ -19,15 +18,13 @@ from tests.airflow.server import (
 )
 from tests.airflow.stage import PATIENCE, ROWS, contents
 from tests.airflow.story import refusal, whole_story
+from tests.long_form import IN_TEST_AIRFLOW
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.core,
     pytest.mark.timeout(1800),
 ]  # Airflow and starts of Spark, on a machine that may be busy
-long = pytest.mark.skipif(
-    not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
-)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +101,7 @@ def test_who_asked_for_a_recovery_cannot_approve_it(client: AirflowClient, job: 
     assert job.log().decided == before
 
 
-@long
+@IN_TEST_AIRFLOW
 def test_an_approval_that_nobody_gives_ends_with_a_sentence_and_nothing_changes(
     client: AirflowClient, job: Job, unanswered: RunOf
 ) -> None:

@@ -17,13 +17,12 @@ from stateflow.jobs.job import Job
 from stateflow.spark.session.java import require_java
 from tests.airflow.dag_runs import played
 from tests.jobs.made import REPOSITORY
+from tests.long_form import IN_TEST_AIRFLOW
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.timeout(1800),  # Airflow and six starts of Spark, on a machine that may be busy
-    pytest.mark.skipif(
-        not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
-    ),
+    IN_TEST_AIRFLOW,
 ]
 
 ROWS = 300

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +12,12 @@ from tests.airflow.server import PROJECT, AirflowServer, airflow, connection
 from tests.airflow.stage import until
 from tests.jobs.builder import T0, before_now
 from tests.jobs.made import JUST_NOW, made_job
+from tests.long_form import IN_TEST_AIRFLOW
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.timeout(900),  # Airflow takes its time to start on a machine that is busy
-    pytest.mark.skipif(
-        not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
-    ),
+    IN_TEST_AIRFLOW,
 ]
 
 

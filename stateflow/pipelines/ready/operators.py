@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from stateflow.errors import UsageError
+from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME
 from stateflow.pipelines.processes.columnar import ColumnarOperator
 from stateflow.pipelines.processes.operator_spec import (
     DEAD_LETTER,
@@ -44,10 +45,8 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 SESSION_START, SESSION_END = "session_start", "session_end"
 """The columns of a session in state: its start, by which it is stored beside its key, and its end."""
 UNTIL, ROW_TIME, ROW_THERE = "until", "time_of_row", "is_row"
-FOREVER = 253_402_300_799_999_999
-"""The last instant that there is."""
-BEGINNING = -62_135_596_800_000_000
-"""The first one."""
+FOREVER, BEGINNING = END_OF_TIME, BEGIN_OF_TIME
+"""The last instant that there is, and the first."""
 SEEN, VALUE = "seen", "distinct_value"
 PANE = "is_pane"
 FILLED, FIRST_TIME, LAST_TIME, NUMBER = "rows_so_far", "first_time", "last_time", "number"

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from stateflow.errors import IncompatibleError
 from stateflow.pipelines.rows.row_type import quoted, text_in_sql
 
+INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+"""How text has them: Spark's own formats would leave out what is below a millisecond."""
 _OPTIONS = {
-    # Spark's own formats would leave out what is below a millisecond.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    **INSTANTS,
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "timeZone": "UTC",
     "ignoreNullFields": "false",

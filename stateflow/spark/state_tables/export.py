@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from stateflow.errors import UsageError
 from stateflow.format.records import Owner
+from stateflow.pipelines.rows.as_json import INSTANTS
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.file_systems import Folder
 from stateflow.spark.internals.words import THERE_ALREADY
@@ -20,7 +21,7 @@ from stateflow.spark.state_tables.export_target import require_export, require_t
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import TableSnapshot
-from stateflow.spark.state_tables.text_keys import INSTANTS, with_text_keys
+from stateflow.spark.state_tables.text_keys import with_text_keys
 
 Format = Literal["parquet", "json", "csv"]
 FORMATS: tuple[str, ...] = get_args(Format)

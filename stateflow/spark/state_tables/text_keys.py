@@ -6,10 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from stateflow.pipelines.rows.as_json import has_key_that_is_no_text
-
-INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-"""How text has them: Spark would leave their microseconds out."""
+from stateflow.pipelines.rows.as_json import INSTANTS, has_key_that_is_no_text
 
 
 def with_text_keys(column: Column, kind: DataType) -> Column:
