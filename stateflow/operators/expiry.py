@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from stateflow.format.records import ExpiryShare
 from stateflow.state.backends.base import Backend
@@ -114,7 +115,7 @@ class _Going:
     def write(self) -> bool:
         """Tells whether anything was written, then or before."""
         for gone in self._gone:
-            self._backend.delete_many(gone)
+            self._backend.write(zip(gone, repeat(None)))
         self._backend.write(self._changes)
         self._wrote = self._wrote or self._length > 0
         self._gone, self._changes, self._length = [], [], 0

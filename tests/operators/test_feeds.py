@@ -139,8 +139,7 @@ def test_what_an_entry_was_is_what_it_was_before_the_first_write() -> None:
     shard = WatchedBackend(filled({1: five, 2: five}), [1])
     shard.write([(place(1), six), (place(2), six)])
     assert (shard.get(place(1)), shard.get_many([place(2)])) == (six, [six])
-    shard.put(place(1), seven)
-    shard.delete(place(2))
+    shard.write([(place(1), seven), (place(2), None)])
     told = [(row["user"], row["kind"], row["before"], row["after"]) for row in fed(shard, schema, serializer)]
     assert sorted(told) == [(1, "put", 5, 7), (2, "delete", 5, None)]
 
@@ -149,9 +148,8 @@ def test_what_has_expired_and_was_set_and_deleted_again_was_deleted() -> None:
     schema, serializer = StateSchema(id=1, kind="value", value="int"), serializer_for(int)
     shard = WatchedBackend(filled({1: serializer.dumps(5), 2: serializer.dumps(6)}), [1])
     with shard.expiry():
-        shard.delete_many([place(1), place(2)])
-    shard.write([(place(1), serializer.dumps(7))])
-    shard.delete(place(1))
+        shard.write([(place(1), None), (place(2), None)])
+    shard.write([(place(1), serializer.dumps(7)), (place(1), None)])
     told = [(row["user"], row["kind"], row["before"]) for row in fed(shard, schema, serializer)]
     assert sorted(told) == [(1, "delete", 5), (2, "expire", 6)]
 

@@ -234,7 +234,7 @@ def test_what_has_expired_and_is_still_stored_is_not_visited(tmp_path: Path, nam
     for key, expiry in {1: 9, 2: 11, 3: 10}.items():
         base = prefix(0, 1 if name == "total" else 2) + codec.encode(key) + b"\0"
         for part in (b"",) if name == "total" else (codec.encode(7), codec.encode(8)):
-            backend.put(base + part, number.dumps_with_expiry(5, expiry))
+            backend.write([(base + part, number.dumps_with_expiry(5, expiry))])
     engine.broadcast(name, [])
     for _ in engine.visit(range(1)):
         pass

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
@@ -61,8 +62,7 @@ class MemoryBackend:
         begin, end = group_range(shard.first, shard.last)
         outside = [key for key in self._opened if not begin <= key < end]
         if outside and (shard.physical_first is not None or shard.physical_last is not None):
-            for key in outside:
-                self.delete(key)
+            self.write(zip(outside, repeat(None)))
 
     def _load(self, data: bytes, name: str) -> None:
         try:
@@ -105,31 +105,19 @@ class MemoryBackend:
     def expect(self, keys: Sequence[bytes]) -> None:
         pass
 
-    def put(self, key: bytes, value: bytes) -> None:
-        entries = self._opened
-        if key not in entries:
-            self._fresh.append(key)
-        entries[key] = value
-        self._changed = True
-
-    def delete(self, key: bytes) -> None:
-        if self._opened.pop(key, None) is not None:
-            self._changed = True
-
     def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        entries = self._opened
         for key, value in changes:
-            if value is None:
-                self.delete(key)
-            else:
-                self.put(key, value)
-
-    def delete_many(self, keys: Sequence[bytes]) -> None:
-        for key in keys:
-            self.delete(key)
+            if value is not None:
+                if key not in entries:
+                    self._fresh.append(key)
+                entries[key] = value
+                self._changed = True
+            elif entries.pop(key, None) is not None:
+                self._changed = True
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        for key in list(self._between(begin, end)):
-            self.delete(key)
+        self.write(zip(list(self._between(begin, end)), repeat(None)))
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         entries = self._opened

@@ -218,18 +218,6 @@ class RocksBackend:
         if self._parts is not None and not self._bare:
             self._parts.need_keys(sorted(keys))
 
-    def put(self, key: bytes, value: bytes) -> None:
-        self._buffer[key] = value
-        self._written += len(value) + _ENTRY_OVERHEAD
-        if self._written > self._limit:
-            self._make_room()
-
-    def delete(self, key: bytes) -> None:
-        self._buffer[key] = None
-        self._written += _ENTRY_OVERHEAD
-        if self._written > self._limit:
-            self._make_room()
-
     def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         pending = iter(changes)
         while chunk := list(islice(pending, 10_000)):
@@ -237,12 +225,6 @@ class RocksBackend:
             self._written += sum(map(len, filter(None, map(_value, chunk)))) + _ENTRY_OVERHEAD * len(chunk)
             if self._written > self._limit:
                 self._make_room()
-
-    def delete_many(self, keys: Sequence[bytes]) -> None:
-        self._buffer.update(dict.fromkeys(keys))
-        self._written += _ENTRY_OVERHEAD * len(keys)
-        if self._written > self._limit:
-            self._make_room()
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         if begin >= end:

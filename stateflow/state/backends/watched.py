@@ -87,25 +87,11 @@ class WatchedBackend:
     def expect(self, keys: Sequence[bytes]) -> None:
         self._backend.expect(keys)
 
-    def put(self, key: bytes, value: bytes) -> None:
-        if self._is_watched(key):
-            self._will_write([(key, value)])
-        self._backend.put(key, value)
-
-    def delete(self, key: bytes) -> None:
-        if self._is_watched(key):
-            self._will_write([(key, None)])
-        self._backend.delete(key)
-
     def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         every = changes if isinstance(changes, list) else list(changes)
         ids = self._ids
         self._will_write([change for change in every if change[0][GROUP_WIDTH:PREFIX_WIDTH] in ids])
         self._backend.write(every)
-
-    def delete_many(self, keys: Sequence[bytes]) -> None:
-        self._will_write([(key, None) for key in keys if self._is_watched(key)])
-        self._backend.delete_many(keys)
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         # A range lies within one state, or it is of a state that is not watched.

@@ -38,7 +38,7 @@ def scanned(
 
 def fill(backend: Backend, entries: Iterable[tuple[bytes, bytes]]) -> None:
     for name, value in entries:
-        backend.put(name, value)
+        backend.write([(name, value)])
 
 
 def test_an_empty_shard_has_nothing_and_needs_no_file(shelf: Shelf) -> None:
@@ -52,11 +52,8 @@ def test_an_empty_shard_has_nothing_and_needs_no_file(shelf: Shelf) -> None:
 
 def test_reads_see_writes_at_once(shelf: Shelf) -> None:
     backend = shelf.open()
-    backend.put(key(1, 1), b"first")
-    backend.put(key(1, 1), b"second")
-    backend.put(key(1, 2), b"gone")
-    backend.delete(key(1, 2))
-    backend.delete(key(1, 3))
+    backend.write([(key(1, 1), b"first"), (key(1, 2), b"gone")])
+    backend.write([(key(1, 1), b"second"), (key(1, 2), None), (key(1, 3), None)])
     assert backend.get(key(1, 1)) == b"second"
     assert backend.get(key(1, 2)) is None
     assert scanned(backend) == [(key(1, 1), b"second")]
@@ -66,8 +63,7 @@ def test_reads_see_writes_over_what_is_stored(shelf: Shelf) -> None:
     before = shelf.open()
     fill(before, many(5))
     backend = shelf.open(shelf.seal(before))
-    backend.put(key(3, 1), b"new")
-    backend.delete(key(3, 2))
+    backend.write([(key(3, 1), b"new"), (key(3, 2), None)])
     wanted = [key(3, n) for n in (0, 1, 2, 9)]
     assert list(backend.get_many(wanted)) == [b"v0", b"new", None, None]
     assert [backend.get(k) for k in wanted] == [b"v0", b"new", None, None]
@@ -76,7 +72,7 @@ def test_reads_see_writes_over_what_is_stored(shelf: Shelf) -> None:
 
 def test_an_empty_value_is_a_value(shelf: Shelf) -> None:
     backend = shelf.open()
-    backend.put(key(1, 1), b"")
+    backend.write([(key(1, 1), b"")])
     assert backend.get(key(1, 1)) == b""
     sealed = shelf.seal(backend)
     assert shelf.contents(sealed) == {key(1, 1): b""}
@@ -111,12 +107,11 @@ def test_a_scan_runs_over_the_state_at_its_start(shelf: Shelf, stored: bool) -> 
     fill(backend, many(10))
     if stored:
         backend = shelf.open(shelf.seal(backend))
-        backend.put(key(3, 4), b"changed before")
+        backend.write([(key(3, 4), b"changed before")])
     seen = []
     for name, value in backend.scan(b"\0\0", b"\xff\xff"):
         seen.append(value)
-        backend.delete(name)
-        backend.put(name + b"!", b"added meanwhile")
+        backend.write([(name, None), (name + b"!", b"added meanwhile")])
     expected = [f"v{n}".encode() for n in range(10)]
     if stored:
         expected[4] = b"changed before"
@@ -139,9 +134,9 @@ def test_state_survives_many_generations(shelf: Shelf) -> None:
     for generation in range(14):
         backend = shelf.open(shard)
         for number in range(generation, generation + 40):
-            backend.put(key(number % 5, number), b"%d" % generation)
+            backend.write([(key(number % 5, number), b"%d" % generation)])
             expected[key(number % 5, number)] = b"%d" % generation
-        backend.delete(key(generation % 5, generation))
+        backend.write([(key(generation % 5, generation), None)])
         expected.pop(key(generation % 5, generation))
         shard = shelf.seal(backend)
     assert shelf.contents(shard) == expected
@@ -152,7 +147,7 @@ def test_older_handles_stay_what_they_were(shelf: Shelf) -> None:
     for generation in range(8):
         backend = shelf.open(shard)
         fill(backend, many(300, value=b"g%d-" % generation))
-        backend.put(key(9, generation), b"own")
+        backend.write([(key(9, generation), b"own")])
         shard = shelf.seal(backend)
         handles.append(shard)
     for generation, handle in enumerate(handles):
@@ -181,9 +176,8 @@ def test_two_instances_of_one_handle_do_not_meet(shelf: Shelf) -> None:
     fill(before, many(500))
     sealed = shelf.seal(before)
     one, two = shelf.open(sealed), shelf.open(sealed)
-    one.put(key(3, 1), b"one")
-    two.put(key(3, 1), b"two")
-    two.delete(key(3, 2))
+    one.write([(key(3, 1), b"one")])
+    two.write([(key(3, 1), b"two"), (key(3, 2), None)])
     first, second = shelf.seal(one), shelf.seal(two)
     assert shelf.contents(first)[key(3, 1)] == b"one"
     assert shelf.contents(second)[key(3, 1)] == b"two"
@@ -242,7 +236,7 @@ def test_a_state_that_was_emptied_stays_empty(shelf: Shelf) -> None:
     fill(before, many(700))
     backend = shelf.open(shelf.seal(before))
     for name, _ in many(700):
-        backend.delete(name)
+        backend.write([(name, None)])
     sealed = shelf.seal(backend)
     assert shelf.contents(sealed) == {}
 
@@ -252,11 +246,10 @@ def test_what_is_put_after_a_deleted_range_stays(shelf: Shelf, count: int) -> No
     before = shelf.open()
     fill(before, [*many(count), (key(4, 1), b"neighbour")])
     backend = shelf.open(shelf.seal(before))
-    backend.put(key(3, 5), b"buffered before")
-    backend.put(key(3, count + 7), b"buffered before, nothing stored")
+    backend.write([(key(3, 5), b"buffered before"), (key(3, count + 7), b"buffered before, nothing stored")])
     backend.delete_range(*group_range(3, 3))
     assert backend.get(key(3, 5)) is None
-    backend.put(key(3, 6), b"after")
+    backend.write([(key(3, 6), b"after")])
     expected = [(key(3, 6), b"after"), (key(4, 1), b"neighbour")]
     assert scanned(backend) == expected
     assert list(shelf.contents(shelf.seal(backend)).items()) == expected
@@ -273,8 +266,7 @@ def test_a_deleted_range_excludes_its_end(shelf: Shelf) -> None:
 def test_values_of_many_megabytes(shelf: Shelf) -> None:
     backend = shelf.open()
     value = bytes(range(256)) * 20_000
-    backend.put(key(1, 1), value)
-    backend.put(key(1, 2), b"small")
+    backend.write([(key(1, 1), value), (key(1, 2), b"small")])
     sealed = shelf.seal(backend)
     assert shelf.contents(sealed) == {key(1, 1): value, key(1, 2): b"small"}
 
@@ -284,7 +276,7 @@ def test_more_changes_than_the_buffer_holds(shelf: Shelf) -> None:
     fill(backend, many(12_000, value=b"one"))
     fill(backend, many(12_000, value=b"two"))
     for number in range(0, 12_000, 3):
-        backend.delete(key(3, number))
+        backend.write([(key(3, number), None)])
     expected = {key(3, n): b"two%d" % n for n in range(12_000) if n % 3}
     assert dict(scanned(backend)) == expected
     assert shelf.contents(shelf.seal(backend)) == expected
@@ -294,7 +286,7 @@ def test_keys_that_are_written_again_and_again(shelf: Shelf) -> None:
     backend = shelf.open()
     for turn in range(600):
         for number in range(20):
-            backend.put(key(3, number), b"%d" % turn)
+            backend.write([(key(3, number), b"%d" % turn)])
     assert backend.get(key(3, 7)) == b"599"
     assert shelf.contents(shelf.seal(backend)) == {key(3, n): b"599" for n in range(20)}
 
@@ -309,7 +301,7 @@ def test_a_shard_that_was_split_shows_only_its_own_key_groups(shelf: Shelf) -> N
         backend = shelf.open(part)
         groups = {int.from_bytes(name[:2], "big") for name, _ in scanned(backend)}
         assert groups == set(range(first, last + 1))
-        backend.put(key(first, 1), b"new")
+        backend.write([(key(first, 1), b"new")])
         assert backend.get(key((first + 64) % 128, 1)) is None
         parts.append(shelf.seal(backend, first, last))
     merged: dict[bytes, bytes] = {}
@@ -334,7 +326,7 @@ def test_a_split_shard_without_changes_is_clipped_for_good(shelf: Shelf) -> None
 
 def test_the_last_key_group_of_all(shelf: Shelf) -> None:
     backend = shelf.open(shelf.empty(0, 32767))
-    backend.put(key(32767, 1), b"last")
+    backend.write([(key(32767, 1), b"last")])
     begin, end = group_range(32767, 32767)
     assert scanned(backend, begin, end) == [(key(32767, 1), b"last")]
 

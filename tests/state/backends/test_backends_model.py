@@ -64,16 +64,6 @@ class Machine(RuleBasedStateMachine):
     def within(self, begin: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         return sorted((key, value) for key, value in self.model.items() if begin <= key < end)
 
-    @rule(key=keys, value=values)
-    def put(self, key: bytes, value: bytes) -> None:
-        self.backend.put(key, value)
-        self.model[key] = value
-
-    @rule(key=keys)
-    def delete(self, key: bytes) -> None:
-        self.backend.delete(key)
-        self.model.pop(key, None)
-
     @rule(changes=st.lists(st.tuples(keys, st.none() | values), max_size=8))
     def write(self, changes: list[tuple[bytes, bytes | None]]) -> None:
         self.backend.write(iter(changes))
@@ -91,12 +81,6 @@ class Machine(RuleBasedStateMachine):
         ]
         self.backend.write(entries)
         self.model.update(entries)
-
-    @rule(wanted=st.lists(keys, max_size=10))
-    def delete_many(self, wanted: list[bytes]) -> None:
-        self.backend.delete_many(wanted)
-        for key in wanted:
-            self.model.pop(key, None)
 
     @rule(begin=keys, end=keys)
     def delete_range(self, begin: bytes, end: bytes) -> None:

@@ -50,8 +50,7 @@ def test_a_batched_look_up_finds_what_single_ones_find(
 ) -> None:
     backend = OPEN(shard, tmp_path / "open", lambda ref: Path(ref.path))
     keys = sorted(full(g, s, k) for g in range(4) for s in states for k in range(0, COUNT + 50, apart))
-    backend.put(keys[3], b"changed")
-    backend.delete(keys[7])
+    backend.write([(keys[3], b"changed"), (keys[7], None)])
     assert list(backend.get_many(keys)) == [backend.get(key) for key in keys]
     assert list(backend.get_many(keys)) == [backend.get(key) for key in keys]
     backend.close()

@@ -135,9 +135,9 @@ def test_spread_look_ups_find_what_single_ones_find(
     backend = shelf.open(filled(shelf))
     chance = random.Random(seed)
     for n in chance.sample(range(COUNT), 500):
-        backend.put(key(n), b"buffered")
+        backend.write([(key(n), b"buffered")])
     for n in chance.sample(range(COUNT), 500):
-        backend.delete(key(n))
+        backend.write([(key(n), None)])
     for count in (1, 2, 50, 3_000):
         keys = [key(n) for n in chance.sample(range(COUNT + 500), count)]
         if seed % 2:

@@ -26,8 +26,7 @@ def opened(data: bytes, tmp_path: Path) -> Any:
 
 def test_the_file_never_changes(tmp_path: Path) -> None:
     backend = memory_backend()(Shard(0, 127, "memory"), tmp_path / "open", lambda _: tmp_path)
-    backend.put(b"\0\1b", b"")
-    backend.put(b"\0\1a", b"x")
+    backend.write([(b"\0\1b", b""), (b"\0\1a", b"x")])
     (file,) = backend.snapshot().new
     assert file.data == FROZEN
     assert list(opened(FROZEN, tmp_path).scan(b"\0", b"\1")) == [(b"\0\1a", b"x"), (b"\0\1b", b"")]
@@ -51,11 +50,11 @@ def test_a_large_state_is_warned_of(
     shelf = shelf_of(memory_backend(), "memory")
     with caplog.at_level(logging.WARNING):
         backend = shelf.open()
-        backend.put(b"\0\1a", bytes(1 << 19))
+        backend.write([(b"\0\1a", bytes(1 << 19))])
         shard = shelf.seal(backend)
         assert not caplog.messages
         backend = shelf.open(shard)
-        backend.put(b"\0\1b", bytes(1 << 20))
+        backend.write([(b"\0\1b", bytes(1 << 20))])
         shelf.seal(backend)
     assert caplog.messages == [
         "a shard in memory has 1 MiB and is written in full with every batch: use the rocksdb backend"
@@ -67,7 +66,7 @@ def test_a_full_disk_names_the_scratch_folder(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     backend = memory_backend(0)(Shard(0, 127, "memory"), tmp_path / "scratch", lambda _: tmp_path)
-    backend.put(b"\0\1a", b"x")
+    backend.write([(b"\0\1a", b"x")])
     monkeypatch.setattr(Path, "write_bytes", full)
     with refused(UnavailableError, "scratch is full"):
         backend.snapshot()
@@ -83,7 +82,7 @@ def test_a_bit_that_flipped_in_a_cached_file_is_found(tmp_path: Path) -> None:
     backend = memory.memory_backend(0)(
         Shard(first=0, last=1, backend="memory"), tmp_path / "a", lambda ref: made
     )
-    backend.put(b"\0\0\0\1key", b"value100")
+    backend.write([(b"\0\0\0\1key", b"value100")])
     (file,) = backend.snapshot().new
     assert file.path is not None
     made.write_bytes(file.path.read_bytes())

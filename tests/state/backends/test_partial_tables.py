@@ -283,7 +283,7 @@ def test_a_batch_in_parts_leaves_what_one_over_whole_tables_leaves(tmp_path: Pat
             backend.write(changes.items())
             model.update(changes)
         elif kind == 1:
-            backend.delete_many(some)
+            backend.write((key, None) for key in some)
             for each in some:
                 model.pop(each, None)
         elif kind == 2:
@@ -343,7 +343,7 @@ def test_a_shard_that_was_cut_has_its_own_entries_alone(world: World) -> None:
             world.entries.get(each) if each in mine else None for each in keys
         ]
         assert backend.first(b"", b"\xff") == own[0][0]
-        backend.put(key(1), b"new")
+        backend.write([(key(1), b"new")])
         assert backend.snapshot().metrics["range_deletes"] == 2
         backend.close()
     finally:
@@ -353,7 +353,7 @@ def test_a_shard_that_was_cut_has_its_own_entries_alone(world: World) -> None:
 def test_tables_that_are_not_whole_stay_as_they_were_and_are_not_new(world: World, tmp_path: Path) -> None:
     tables = {ref for ref in world.shard.files if world.store.has(ref)}
     backend = world.open()
-    backend.put(key(3), b"other")
+    backend.write([(key(3), b"other")])
     snapshot = backend.snapshot()
     backend.close()
     assert tables <= set(snapshot.kept)
@@ -438,7 +438,7 @@ def test_a_store_that_fails_in_the_middle_fails_the_read_and_not_the_state(tmp_p
 EVERY_READ = READS | {
     "expect": lambda shard: [shard.expect([key(8)])],
     "delete_range": lambda shard: [shard.delete_range(key(0), key(400))],
-    "put": lambda shard: [shard.put(key(8), b"new"), shard.snapshot()],
+    "put": lambda shard: [shard.write([(key(8), b"new")]), shard.snapshot()],
 }
 
 
