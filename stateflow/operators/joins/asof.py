@@ -18,8 +18,8 @@ from stateflow.operators.joins.newest import one_per_time
 from stateflow.operators.joins.pairs import Sorted, Times
 from stateflow.operators.joins.row_blocks import both
 from stateflow.operators.joins.row_state import SideOfBlocks
-from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import one_of_each
+from stateflow.operators.ready.grouping.groups import grouped
+from stateflow.operators.ready.grouping.keys import grouped_by_key
 from stateflow.operators.ready.windows.assigning import instants
 from stateflow.operators.ready.windows.windowed import NEVER, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext
@@ -109,9 +109,7 @@ class AsofJoined(Joining):
         if WAITING in states:
             for entries in states[WAITING].due(watermark):
                 waiting = self._lefts.read(entries)
-                columns = [whole(entries[name]) for name in self._key]
-                groups = grouped(columns, entries.num_rows)
-                keys = one_of_each(columns, self._declared.key, groups.firsts)
+                groups, keys = grouped_by_key(entries, self._declared.key)
                 yield from self._valid(keys, Came(waiting.rows, groups.ids[waiting.blocks]), states)
             states[WAITING].delete_due(watermark)
         for entries in states[DUE].due(watermark):
@@ -120,8 +118,7 @@ class AsofJoined(Joining):
 
     def _replace(self, entries: pa.Table, states: Mapping[str, Any], watermark: int) -> None:
         """Deletes the versions that no later left row can have."""
-        columns = [whole(entries[name]) for name in self._key]
-        keys = one_of_each(columns, self._declared.key, grouped(columns, entries.num_rows).firsts)
+        _, keys = grouped_by_key(entries, self._declared.key)
         versions = self._rights.read(states[VERSIONS].get(keys))
         at, owners = versions.rows.at, versions.blocks
         newest = np.full(len(keys), NEVER)

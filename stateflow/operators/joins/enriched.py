@@ -13,8 +13,8 @@ from stateflow.operators.arrow_types import arrow_schema_of, wide_schema
 from stateflow.operators.joins.arrivals import Produced
 from stateflow.operators.joins.asked import Lookups, NoAnswer, UnreadableAnswerError, WrongAnswersError
 from stateflow.operators.ready.grouping.dead_letters import Letters, dead_letter, key_of, put_out
-from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.groups import whole
+from stateflow.operators.ready.grouping.keys import grouped_by_key
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.enrichment import ANSWERED, ANSWERS, ASKED, Enrich, stored_answer
 from stateflow.quantities import several
@@ -47,9 +47,7 @@ class Enriched(ColumnarOperator):
             )
         if not with_key.num_rows:
             return
-        columns = key_columns(with_key, declared.key)
-        groups = grouped(columns, with_key.num_rows)
-        keys = one_of_each(columns, declared.key, groups.firsts)
+        groups, keys = grouped_by_key(with_key, declared.key)
         known = states[ANSWERS].get(keys)
         missing = np.flatnonzero(whole(known[ANSWERED]).is_null().to_numpy(zero_copy_only=False))
         to_ask = _plain(keys.take(pa.array(missing)))

@@ -13,8 +13,7 @@ from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.aggregates.distinct import Seen
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
-from stateflow.operators.ready.grouping.groups import grouped
-from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
+from stateflow.operators.ready.grouping.keys import columns_of, grouped_by_key
 from stateflow.operators.ready.grouping.latest_rows import LatestRows
 from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.operators import RunningAggregate
@@ -33,9 +32,7 @@ class RunningAggregates(Combinable):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         came, state = rows, states["aggregates"]
         while True:
-            columns = key_columns(rows, self._key)
-            groups = grouped(columns, rows.num_rows)
-            keys = one_of_each(columns, self._key, groups.firsts)
+            groups, keys = grouped_by_key(rows, self._key)
             seen = Seen(states)
             try:
                 partials = self._accumulator.create(rows, groups, keys, seen)

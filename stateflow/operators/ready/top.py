@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
+from stateflow.operators.ready.grouping.keys import columns_of, grouped_by_key
 from stateflow.operators.ready.grouping.latest_rows import LatestRows
 from stateflow.operators.ready.grouping.ordered_values import codes, in_order, ranks
 from stateflow.operators.ready.windows.stored_rows import StoredRows
@@ -37,9 +37,7 @@ class TopRows(ColumnarOperator):
         self._latest = LatestRows(declared.key, declared.changes)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
-        columns = key_columns(rows, self._key)
-        groups = grouped(columns, rows.num_rows)
-        keys = one_of_each(columns, self._key, groups.firsts)
+        groups, keys = grouped_by_key(rows, self._key)
         before = states["rows"].entries(keys, row=_ROW)
         listed = _Listed(
             pa.concat_tables([before.select(self._stored.names), self._stored.of_rows(rows)]),

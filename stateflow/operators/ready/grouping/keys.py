@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.operators.ready.grouping.groups import grouped, whole
+from stateflow.operators.ready.grouping.groups import Groups, grouped, whole
 from stateflow.operators.ready.grouping.ordered_values import ranks
 from stateflow.state.keys.arrow_types import ARROW, DECIMAL, wide
 
@@ -53,6 +53,13 @@ def one_of_each(columns: Sequence[Any], key: Key, firsts: Any) -> pa.Table:
     """The keys of groups; `firsts` has a row of each."""
     at = pa.array(firsts)
     return pa.table({name: column.take(at) for (name, _), column in zip(key, columns, strict=True)})
+
+
+def grouped_by_key(rows: pa.Table, key: Key, also: Any = None) -> tuple[Groups, pa.Table]:
+    """The groups of rows with the same key, and with the same number in `also` if that is given; and the key of each group."""
+    columns = key_columns(rows, key)
+    groups = grouped(columns if also is None else [*columns, pa.array(also)], rows.num_rows)
+    return groups, one_of_each(columns, key, groups.firsts)
 
 
 def has_alike(table: pa.Table, others: pa.Table, names: Sequence[str]) -> Any:

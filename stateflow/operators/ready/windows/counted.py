@@ -16,8 +16,8 @@ import pyarrow as pa
 from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
-from stateflow.operators.ready.grouping.groups import Groups, grouped, whole
-from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.groups import Groups, whole
+from stateflow.operators.ready.grouping.keys import grouped_by_key
 from stateflow.operators.ready.grouping.ordered_values import ranks
 from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import event_times, instants
@@ -52,9 +52,7 @@ class CountedAggregates(Aggregating):
         rows, times = yield from self._late.divert(rows, times, taken, ctx)
         if not rows.num_rows:
             return
-        columns = key_columns(rows, self._key)
-        groups = grouped([*columns, pa.array(times)], rows.num_rows)
-        keys = one_of_each(columns, self._key, groups.firsts)
+        groups, keys = grouped_by_key(rows, self._key, times)
         stored = states["waiting"].entries(keys, at=instants(times[groups.firsts]), row=_ROW)
         waiting = np.bincount(whole(stored[_ROW]).to_numpy(), minlength=groups.size)
         numbers = _places(groups.ids, groups.size) + waiting[groups.ids]
@@ -80,9 +78,7 @@ class CountedAggregates(Aggregating):
     ) -> Generator[pa.Table | tuple[str, pa.Table], None, pa.Table]:
         """Takes rows that the watermark has reached; those of a key come in the order of their times. Returns the rows that are
         to be tried again when a window failed: without its rows, others are in a window together."""
-        columns = key_columns(entries, self._key)
-        of_key = grouped(columns, entries.num_rows)
-        keys = one_of_each(columns, self._key, of_key.firsts)
+        of_key, keys = grouped_by_key(entries, self._key)
         times = micros(entries[AT])
         codes = [ranks(whole(entries[name])) for name in self._stored.names]
         order = np.lexsort((*reversed(codes), times, of_key.ids))

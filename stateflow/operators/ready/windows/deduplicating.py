@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
+from stateflow.operators.ready.grouping.keys import columns_of, grouped_by_key, key_columns, one_of_each
 from stateflow.operators.ready.grouping.winners import displaces, winners
 from stateflow.operators.ready.windows.assigning import event_times, instants
 from stateflow.operators.ready.windows.late_rows import LateRows
@@ -37,9 +37,7 @@ class FirstToCome(ColumnarOperator):
         self._stored = StoredRows(declared.uid, declared.rows, declared.kept, declared.time)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
-        columns = key_columns(rows, self._key)
-        groups = grouped(columns, rows.num_rows)
-        keys = one_of_each(columns, self._key, groups.firsts)
+        groups, keys = grouped_by_key(rows, self._key)
         is_new = whole(states["groups"].get(keys)[UNTIL]).is_null()
         order = [(whole(column), True) for column in self._stored.of_rows(rows).columns]
         best = winners(order, groups.ids, groups)
@@ -93,9 +91,7 @@ class Deduplicated(ColumnarOperator):
     ) -> pa.Table:
         """Rows that the watermark has reached; those of a key come in the order of their times. Of the keys of the first
         `settled` rows no other row is to come before the watermark moves."""
-        columns = key_columns(entries, self._key)
-        groups = grouped(columns, entries.num_rows)
-        keys = one_of_each(columns, self._key, groups.firsts)
+        groups, keys = grouped_by_key(entries, self._key)
         times = micros(entries[AT])
         found = states["groups"].get(keys)
         before = micros(whole(found[UNTIL]).fill_null(instants([NEVER])[0]))

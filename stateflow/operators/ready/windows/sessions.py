@@ -15,8 +15,8 @@ import pyarrow as pa
 from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
-from stateflow.operators.ready.grouping.groups import Groups, grouped
-from stateflow.operators.ready.grouping.keys import key_columns, one_of_each
+from stateflow.operators.ready.grouping.groups import Groups
+from stateflow.operators.ready.grouping.keys import grouped_by_key
 from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import event_times, instants
 from stateflow.operators.ready.windows.late_rows import LateRows
@@ -57,9 +57,7 @@ class SessionAggregates(Aggregating):
         """Returns the rows that are to be tried again: those that stay when some are found late, and those of other sessions when
         some failed. Then nothing was stored."""
         closed = watermark_of(ctx, self.waits)
-        columns = key_columns(rows, self._key)
-        by_key = grouped(columns, rows.num_rows)
-        keys = one_of_each(columns, self._key, by_key.firsts)
+        by_key, keys = grouped_by_key(rows, self._key)
         new = Spans.among(by_key.ids, times, self._gap)
         stored = states["sessions"].entries(keys, row=_ROW)
         old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))

@@ -16,8 +16,8 @@ from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups, Failure
-from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import Key, has_alike, key_columns, one_of_each
+from stateflow.operators.ready.grouping.groups import grouped
+from stateflow.operators.ready.grouping.keys import Key, grouped_by_key, has_alike, key_columns
 from stateflow.operators.ready.grouping.ordered_values import smallest
 from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import (
@@ -50,10 +50,8 @@ class _First:
     @classmethod
     def of(cls, due: list[pa.Table], key: Key) -> _First:
         entries = pa.concat_tables(due)
-        columns = key_columns(entries, key)
-        groups = grouped(columns, len(entries))
-        ends = smallest(micros(entries[AT]), groups.ids, groups.size)
-        return cls(one_of_each(columns, key, groups.firsts).columns, ends)
+        groups, keys = grouped_by_key(entries, key)
+        return cls(keys.columns, smallest(micros(entries[AT]), groups.ids, groups.size))
 
     def of_keys(self, columns: list[Any]) -> Any:
         """For each key; later than all windows for a key without one."""
@@ -88,9 +86,8 @@ class SlicedAggregates(Aggregating, Combinable):
         self, rows: pa.Table, panes: Any, closed: int, states: Mapping[str, Any], ctx: ColumnarContext
     ) -> Produced:
         while True:
-            columns = key_columns(rows, self._key)
-            groups = grouped([*columns, pa.array(panes)], rows.num_rows)
-            keys, ends = one_of_each(columns, self._key, groups.firsts), panes[groups.firsts]
+            groups, keys = grouped_by_key(rows, self._key, panes)
+            ends = panes[groups.firsts]
             at = instants(ends)
             try:
                 partials = self._accumulator.create(rows, groups, keys)
@@ -104,8 +101,8 @@ class SlicedAggregates(Aggregating, Combinable):
         states["panes"].put(keys, merged.append_column(PANE, pa.array(np.ones(len(keys), dtype=bool))), at=at)
         windows = self._panes.first_window(ends, closed)
         # Several panes of a key may have the same next window.
-        once = grouped([*keys.columns, pa.array(windows)], len(keys)).firsts
-        states["ends"].put(keys.take(pa.array(once)), at=instants(windows[once]))
+        groups, keys = grouped_by_key(keys, self._key, windows)
+        states["ends"].put(keys, at=instants(windows[groups.firsts]))
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
@@ -160,14 +157,13 @@ class SlicedAggregates(Aggregating, Combinable):
         ends = np.concatenate([ends for _, ends, _ in pieces])
         partials = pa.concat_tables([partials for *_, partials in pieces])
         while True:
-            columns = [whole(column) for column in keys.columns]
-            groups = grouped([*columns, pa.array(ends)], len(ends))
-            owners = one_of_each(columns, self._key, groups.firsts), ends[groups.firsts]
+            groups, owners = grouped_by_key(keys, self._key, ends)
+            of_owners = ends[groups.firsts]
             try:
-                return *owners, self._accumulator.reduce(partials, groups.ids, keys)
+                return owners, of_owners, self._accumulator.reduce(partials, groups.ids, keys)
             except FailedGroups as failed:
                 at = pa.array(list(failed.failures))
-                lost.append((owners[0].take(at), owners[1][at], list(failed.failures.values())))
+                lost.append((owners.take(at), of_owners[at], list(failed.failures.values())))
                 stays = ~failed.among(groups.ids)
                 keys, ends, partials = (
                     keys.filter(pa.array(stays)), ends[stays], partials.filter(pa.array(stays)),
@@ -186,14 +182,12 @@ class SlicedAggregates(Aggregating, Combinable):
         gone = pa.concat_tables([of for of, _, _ in lost])
         gone_ends = np.concatenate([of for _, of, _ in lost])
         failures = [failure for *_, of in lost for failure in of]
-        columns = [whole(column) for column in gone.columns]
         # Several pieces of a window may have failed.
-        once = grouped([*columns, pa.array(gone_ends)], len(gone)).firsts
-        windows = one_of_each(columns, self._key, once)
-        gone_ends = gone_ends[once]
+        groups, windows = grouped_by_key(gone, self._key, gone_ends)
+        gone_ends = gone_ends[groups.firsts]
         windows = windows.append_column(WINDOW_START, shown_starts(self._declared.window, gone_ends))
         windows = windows.append_column(WINDOW_END, instants(gone_ends))
-        failed = FailedGroups({at: failures[place] for at, place in enumerate(once.tolist())})
+        failed = FailedGroups({at: failures[place] for at, place in enumerate(groups.firsts.tolist())})
         place = windows.column_names.index(WINDOW_END)
         named = windows.set_column(place, WINDOW_END, shown_ends(gone_ends))
         yield from self._closing.lost(failed, named, ctx)
@@ -205,14 +199,13 @@ class SlicedAggregates(Aggregating, Combinable):
     def _hand_on(self, closed: int, states: Mapping[str, Any]) -> None:
         """Enters in `ends` each key that has panes of windows which are still open."""
         for entries in states["panes"].due(closed):
-            columns = key_columns(entries, self._key)
             panes = micros(entries[AT])
             windows = self._panes.first_window(panes, closed)
             still = np.flatnonzero(self._panes.has(windows, panes))
             windows = windows[still]
-            columns = [column.take(pa.array(still)) for column in columns]
-            once = grouped([*columns, pa.array(windows)], len(windows)).firsts
-            states["ends"].put(one_of_each(columns, self._key, once), at=instants(windows[once]))
+            open_panes = entries.select(self._declared.key_columns).take(pa.array(still))
+            groups, keys = grouped_by_key(open_panes, self._key, windows)
+            states["ends"].put(keys, at=instants(windows[groups.firsts]))
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         return later(states["ends"].next_due(), self._declared.lateness)

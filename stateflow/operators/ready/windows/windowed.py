@@ -14,8 +14,8 @@ from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.aggregates.distinct import Seen
 from stateflow.operators.ready.grouping.dead_letters import letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
-from stateflow.operators.ready.grouping.groups import grouped, whole
-from stateflow.operators.ready.grouping.keys import columns_of, key_columns, one_of_each
+from stateflow.operators.ready.grouping.groups import whole
+from stateflow.operators.ready.grouping.keys import columns_of, grouped_by_key
 from stateflow.operators.ready.grouping.latest_rows import LatestRows
 from stateflow.operators.ready.windows.aggregating import Aggregating
 from stateflow.operators.ready.windows.assigning import (
@@ -69,8 +69,8 @@ class WindowedAggregates(Aggregating, Combinable):
         rows, times = yield from self._late.divert(rows, times, taken, ctx, partly)
         if rows.num_rows:
             if self._window.count > 1:
-                panes = pa.array(panes_of(self._window).end_of(times))
-                self.groups += grouped([*key_columns(rows, self._key), panes], rows.num_rows).size
+                panes = panes_of(self._window).end_of(times)
+                self.groups += grouped_by_key(rows, self._key, panes)[0].size
             yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx, came)
 
     def _take(
@@ -85,9 +85,7 @@ class WindowedAggregates(Aggregating, Combinable):
         if windows.rows is not None:
             rows = rows.take(pa.array(windows.rows))
         while True:
-            columns = key_columns(rows, self._key)
-            groups = grouped([*columns, pa.array(at)], rows.num_rows)
-            keys = one_of_each(columns, self._key, groups.firsts)
+            groups, keys = grouped_by_key(rows, self._key, at)
             ends = at[groups.firsts]
             seen = Seen(states, instants(ends))
             try:
