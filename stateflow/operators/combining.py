@@ -134,10 +134,8 @@ def _filter(*conditions: str) -> str:
 def piece_of(window: Window) -> tuple[int, int] | None:
     """The length and the offset of the pieces of time that each window consists of; None: its bounds depend on the rows."""
     match window:
-        case Sliding(size, every, offset):
+        case Sliding(size, every, offset) | Cumulative(size, every, offset):
             return math.gcd(size, every), offset
-        case Cumulative(_, every, offset):
-            return every, offset
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,30 +13,10 @@ from stateflow.pipelines.ready.windows import Cumulative, Sliding, Window
 _FAR = 1 << 61
 
 
-class Panes(Protocol):
-    def end_of(self, times: Any) -> Any:
-        """The pane of each time."""
-        ...
-
-    def first_window(self, panes: Any, closed: int) -> Any:
-        """The first window of each pane that ends after `closed`."""
-        ...
-
-    def next_window(self, ends: Any) -> Any:
-        """The window after each."""
-        ...
-
-    def has(self, ends: Any, panes: Any) -> Any:
-        """Whether a window has a pane, for windows that end no earlier."""
-        ...
-
-    def done(self, closed: int) -> int:
-        """Panes up to this one are in no window that ends after `closed`."""
-        ...
-
-
 @dataclass(frozen=True)
-class SlidingPanes:
+class Panes:
+    """Those of sliding windows."""
+
     size: int
     every: int
     offset: int
@@ -46,35 +26,28 @@ class SlidingPanes:
         return math.gcd(self.size, self.every)
 
     def end_of(self, times: Any) -> Any:
+        """The pane of each time."""
         return times - (times - self.offset) % self.length + self.length
 
     def first_window(self, panes: Any, closed: int) -> Any:
+        """The first window of each pane that ends after `closed`."""
         return _upward(np.maximum(panes, max(closed, -_FAR) + 1), self.every, self.offset + self.size)
 
     def next_window(self, ends: Any) -> Any:
+        """The window after each."""
         return ends + self.every
 
     def has(self, ends: Any, panes: Any) -> Any:
+        """Whether a window has a pane, for windows that end no earlier."""
         return ends - self.size < panes
 
     def done(self, closed: int) -> int:
+        """Panes up to this one are in no window that ends after `closed`."""
         return closed + self.length - self.size
 
 
-@dataclass(frozen=True)
-class CumulativePanes:
-    size: int
-    every: int
-    offset: int
-
-    def end_of(self, times: Any) -> Any:
-        return times - (times - self.offset) % self.every + self.every
-
-    def first_window(self, panes: Any, closed: int) -> Any:
-        return _upward(np.maximum(panes, max(closed, -_FAR) + 1), self.every, self.offset)
-
-    def next_window(self, ends: Any) -> Any:
-        return ends + self.every
+class CumulativePanes(Panes):
+    """Their windows begin together, and `size` is a multiple of `every`."""
 
     def has(self, ends: Any, panes: Any) -> Any:
         # The last window that has the pane ends at the next multiple of the size.
@@ -87,7 +60,7 @@ class CumulativePanes:
 def panes_of(window: Window) -> Panes:
     match window:
         case Sliding(size, every, offset):
-            return SlidingPanes(size, every, offset)
+            return Panes(size, every, offset)
         case Cumulative(size, every, offset):
             return CumulativePanes(size, every, offset)
     raise NotImplementedError(f"{window} has no panes")
