@@ -11,20 +11,8 @@ from typing import Any
 from stateflow.errors import StateflowError
 from stateflow.format.records import StateSchema
 from stateflow.pipelines.processes.process import Process
-from stateflow.state.bound import (
-    BoundAggregatingState,
-    BoundListState,
-    BoundMapState,
-    BoundOperatorList,
-    BoundReducingState,
-    BoundTimer,
-    BoundTimers,
-    BoundUnionList,
-    BoundValueState,
-    Cursor,
-    StoredState,
-)
 from stateflow.state.broadcast_map import BoundBroadcast
+from stateflow.state.cursor import Cursor
 from stateflow.state.declare import (
     AggregatingState,
     BroadcastState,
@@ -38,8 +26,18 @@ from stateflow.state.declare import (
 )
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.lists_and_maps import BoundListState, BoundMapState
+from stateflow.state.many_timers import BoundTimers
 from stateflow.state.namespaces import Namespaced
+from stateflow.state.operator_lists import BoundOperatorList, BoundUnionList
 from stateflow.state.schemas import namespace_types, schema_of_state
+from stateflow.state.single_values import (
+    BoundAggregatingState,
+    BoundReducingState,
+    BoundValueState,
+    StoredState,
+)
+from stateflow.state.timers import BoundTimer
 from stateflow.state.values.evolution.declared_types import DeclaredType, declared_type, evolved_serializer
 from stateflow.state.values.evolution.migrations import migrations_of
 from stateflow.state.values.key_types import key_types_for

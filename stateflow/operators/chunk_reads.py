@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from stateflow.state.backends.base import Backend
-from stateflow.state.bound import BoundTimer, BoundTimers, StoredState
+from stateflow.state.many_timers import BoundTimers
+from stateflow.state.single_values import StoredState
+from stateflow.state.timers import BoundTimer
 
 SHARE: Final = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""

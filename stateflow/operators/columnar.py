@@ -27,8 +27,8 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN
 from stateflow.pipelines.processes.process import Output
 from stateflow.pipelines.rows.defaults import Default
 from stateflow.state.backends.base import Backend
-from stateflow.state.bound import Cursor
 from stateflow.state.columns.state import UNKNOWN, ColumnState
+from stateflow.state.cursor import Cursor
 from stateflow.state.expiry.index import Expiry, expiry_of_schema
 from stateflow.state.values.arrow.digits import cast_by_digits
 from stateflow.state.values.arrow.lossless_casts import check_cast

@@ -13,8 +13,10 @@ from stateflow.format.instants import instant, nearest_instant
 from stateflow.names import CONTEXT, Named
 from stateflow.operators.snapshots import Taker
 from stateflow.pipelines.processes.process import Output
-from stateflow.state.bound import BoundTimer, BoundTimers, Cursor
+from stateflow.state.cursor import Cursor
+from stateflow.state.many_timers import BoundTimers
 from stateflow.state.namespaces import Namespaced
+from stateflow.state.timers import BoundTimer
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,11 @@ from stateflow.operators.engine import OUTPUT_ROWS
 from stateflow.operators.lateness import ahead, behind
 from stateflow.operators.output import returned
 from stateflow.pipelines.processes.operator_spec import OperatorSpec
-from stateflow.state.bound import BoundTimer, BoundTimers, Change
+from stateflow.state.cursor import Change
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings
+from stateflow.state.many_timers import BoundTimers
+from stateflow.state.timers import BoundTimer
 
 FIRED_AT_ONCE = 40_000
 """About how many timers a block has. In a small block the keys lie far apart, and looking them up costs half as much again."""

@@ -39,8 +39,8 @@ from stateflow.operators.visiting import Visiting
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTER, DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.processes.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
-from stateflow.state.bound import Change
 from stateflow.state.broadcast_map import BroadcastWriteError
+from stateflow.state.cursor import Change
 from stateflow.state.keys.codec import KeyCodec
 
 _NEVER_DIVERTED = (

@@ -12,9 +12,10 @@ from stateflow.operators.attempt import Attempt
 from stateflow.operators.chunk_reads import ChunkReads
 from stateflow.operators.context import Visit
 from stateflow.operators.output import returned
-from stateflow.state.bound import Change, StoredState
+from stateflow.state.cursor import Change
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.siblings import siblings
+from stateflow.state.single_values import StoredState
 
 VISITED_AT_ONCE = 10_000
 """Keys in a block."""

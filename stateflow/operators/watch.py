@@ -15,7 +15,8 @@ from stateflow.format.scalars import CODED
 from stateflow.operators.attempt import Mark
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.operators.output import returned
-from stateflow.state.bound import BoundListState, BoundMapState, StoredState
+from stateflow.state.lists_and_maps import BoundListState, BoundMapState
+from stateflow.state.single_values import StoredState
 
 _IMMUTABLE = (*(scalar.type for scalar in CODED), type(None))
 

@@ -9,26 +9,19 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from stateflow.errors import UsageError
 from stateflow.names import with_options
-from stateflow.state.bound import (
-    BoundAggregatingState,
-    BoundListState,
-    BoundMapState,
-    BoundOperatorList,
-    BoundReducingState,
-    BoundTimer,
-    BoundTimers,
-    BoundValueState,
-)
-from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
+from stateflow.state.expiry.ttl import Ttl, ttl_of
 from stateflow.state.factories import shared_by_all, unchangeable
+from stateflow.state.lists_and_maps import BoundListState, BoundMapState
+from stateflow.state.many_timers import BoundTimers
+from stateflow.state.operator_lists import BoundOperatorList
+from stateflow.state.single_values import BoundAggregatingState, BoundReducingState, BoundValueState
+from stateflow.state.timers import BoundTimer
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
 R = TypeVar("R")
-
-_MISSING: Any = object()
 
 Migrate = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
 """A function that takes a value of an earlier type, as its annotation names it or as plain data; or several of them."""
@@ -326,21 +319,3 @@ def _forgotten(owner: type, declared: Mapping[str, Declaration]) -> frozenset[st
                     f"{owner.__name__} forgets {kept!r}, which state {name!r} is or was: do one of the two"
                 )
     return frozenset(names)
-
-
-__all__ = [
-    "AggregatingState",
-    "BroadcastState",
-    "Declaration",
-    "Declared",
-    "ListState",
-    "MapState",
-    "OperatorListState",
-    "OperatorState",
-    "ReducingState",
-    "Timer",
-    "UnionListState",
-    "ValueState",
-    "declared",
-    "micros",
-]

@@ -43,18 +43,13 @@ from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.processes.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows.row_type import Field, RowType, key_type, nested_in, row_type, without_nulls
-from stateflow.state.bound import (
-    BoundAggregatingState,
-    BoundListState,
-    BoundMapState,
-    BoundReducingState,
-    BoundTimer,
-    BoundTimers,
-    BoundValueState,
-)
 from stateflow.state.broadcast_map import BoundBroadcast
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import shown
+from stateflow.state.lists_and_maps import BoundListState, BoundMapState
+from stateflow.state.many_timers import BoundTimers
+from stateflow.state.single_values import BoundAggregatingState, BoundReducingState, BoundValueState
+from stateflow.state.timers import BoundTimer
 from stateflow.state.values.evolution.declared_types import evolved_serializer
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import Serializer, serializer_for

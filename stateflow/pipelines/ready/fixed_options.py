@@ -12,7 +12,7 @@ from stateflow.format.records import OPTION_AGGREGATE
 from stateflow.pipelines.ready.aggregates import Aggregated
 from stateflow.pipelines.ready.windows import STRICT, Counted, Cumulative, Session, Sliding, Window
 from stateflow.quantities import written_duration
-from stateflow.state.declare import micros
+from stateflow.state.expiry.ttl import micros
 
 NONE = "none"
 LATENESS = "lateness"

@@ -186,16 +186,3 @@ def _place_before(block: bytes, count: int, end: int, begin: bytes, *, sized: bo
         return key[:-8] if whole_keys else key
 
     return place(max(0, bisect_left(range(count), begin, key=key_at) - 1)) if count else 0
-
-
-__all__ = [
-    "TRAILER",
-    "BlockPlace",
-    "Bytes",
-    "DamagedBlockError",
-    "entries",
-    "index_places",
-    "place_at",
-    "read_block",
-    "varint",
-]
