@@ -51,22 +51,16 @@ class Assigned:
 
 def newest_end(window: Window, times: Any) -> Any:
     """The end of each row's last window."""
-    match window:
-        case Sliding():
-            return _floor(times, window.every, window.offset) + window.size
-        case Cumulative():
-            return _floor(times, window.size, window.offset) + window.size
-    raise NotImplementedError(f"{window} has no ends before its rows are known")
+    assert isinstance(window, Sliding | Cumulative)
+    step = window.every if isinstance(window, Sliding) else window.size
+    return _floor(times, step, window.offset) + window.size
 
 
 def oldest_end(window: Window, times: Any) -> Any:
     """The end of each row's first window."""
-    match window:
-        case Sliding():
-            return _floor(times, window.every, window.offset + window.size) + window.every
-        case Cumulative():
-            return _floor(times, window.every, window.offset) + window.every
-    raise NotImplementedError(f"{window} has no ends before its rows are known")
+    assert isinstance(window, Sliding | Cumulative)
+    # The size of a cumulative window is a multiple of `every`.
+    return _floor(times, window.every, window.offset + window.size) + window.every
 
 
 def assigned(window: Window, times: Any) -> Assigned:
@@ -86,12 +80,10 @@ def assigned(window: Window, times: Any) -> Assigned:
 
 def starts(window: Window, ends: Any) -> Any:
     """Where the windows begin that end there."""
-    match window:
-        case Sliding():
-            return ends - window.size
-        case Cumulative():
-            return _floor(ends - 1, window.size, window.offset)
-    raise NotImplementedError(f"{window} keeps its starts")
+    assert isinstance(window, Sliding | Cumulative)
+    if isinstance(window, Sliding):
+        return ends - window.size
+    return _floor(ends - 1, window.size, window.offset)
 
 
 def _floor(times: Any, step: int, offset: int) -> Any:
