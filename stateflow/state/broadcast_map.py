@@ -5,22 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID
 
 from stateflow.errors import StateTypeError, UsageError
+from stateflow.state.copied import UNCHANGEABLE
 from stateflow.state.values.serializers import Serializer
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _LIBRARY = f"{Path(__file__).parents[1]}/"
-_UNCHANGING = frozenset(
-    (bool, int, float, str, bytes, type(None), date, datetime, timedelta, Decimal, UUID),
-)
 
 
 class BroadcastWriteError(UsageError):
@@ -75,7 +70,7 @@ class BoundBroadcast(dict[K, V]):
 
     def _seal(self) -> None:
         """Remembers values that could be changed in place."""
-        could_change = any(type(value) not in _UNCHANGING for value in self.values())
+        could_change = any(type(value) not in UNCHANGEABLE for value in self.values())
         self._sealed = self._encoded() if could_change else None
 
     def _encoded(self) -> bytes | None:

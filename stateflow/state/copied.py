@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 from types import NoneType
 from typing import Any
 
-_UNCHANGEABLE = frozenset({NoneType, bool, int, float, str, bytes, datetime, date, timedelta, Decimal})
+from stateflow.format.scalars import BY_TYPE
+
+UNCHANGEABLE = frozenset((*BY_TYPE, NoneType))
 
 
 def snapshot(value: Any) -> Any:
     """The value, or an equal one that shares nothing mutable with it."""
     kind = type(value)
-    if kind in _UNCHANGEABLE:
+    if kind in UNCHANGEABLE:
         return value
-    if isinstance(value, tuple) and _UNCHANGEABLE.issuperset(map(type, value)):
+    if isinstance(value, tuple) and UNCHANGEABLE.issuperset(map(type, value)):
         return value
     if kind is list:
-        flat = _UNCHANGEABLE.issuperset(map(type, value))
+        flat = UNCHANGEABLE.issuperset(map(type, value))
         return value.copy() if flat else list(map(snapshot, value))
     if kind is dict:
         return {name: snapshot(each) for name, each in value.items()}

@@ -47,12 +47,6 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
         # A view that nobody uses is written with its key, too: it must not clear what the state itself has cleared.
         self._here()
 
-    def _holds(self) -> bool:
-        return self.exists()
-
-    def _clear(self) -> None:
-        self.clear()
-
     def _here(self) -> None:
         if self._at != self._cursor.serial:
             self._at = self._cursor.serial
@@ -77,6 +71,8 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
         self._here()
         self._added, self._cleared, self._read = [], True, {}
         self._touch()
+
+    _clear = clear
 
     def __iter__(self) -> Iterator[T]:
         self._here()
@@ -107,6 +103,8 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
 
     def exists(self) -> bool:
         return next(iter(self), ABSENT) is not ABSENT
+
+    _holds = exists
 
     def flush(self, changes: list[Change]) -> None:
         cursor = self._cursor
@@ -166,12 +164,6 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
     def _begin(self) -> None:
         # As of lists: a view that nobody uses must not clear its namespace.
         self._here()
-
-    def _holds(self) -> bool:
-        return not self.is_empty()
-
-    def _clear(self) -> None:
-        self.clear()
 
     def _here(self) -> None:
         if self._at != self._cursor.serial:
@@ -241,6 +233,8 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         self._entries, self._written, self._cleared, self._read = {}, set(), True, set()
         self._touch()
 
+    _clear = clear
+
     def has_set(self, value: Any) -> bool:
         if any(self._entries[key] is value for key in self._written):
             return True
@@ -289,6 +283,8 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
 
     def __bool__(self) -> bool:
         return not self.is_empty()
+
+    _holds = __bool__
 
     def flush(self, changes: list[Change]) -> None:
         cursor = self._cursor

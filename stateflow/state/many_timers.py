@@ -8,10 +8,8 @@ from typing import Any
 
 from stateflow.format.encoding import after, encode_timestamp, read_timestamp
 from stateflow.format.instants import instant
-from stateflow.state.cursor import Change, Cursor
+from stateflow.state.cursor import UNREAD, Change, Cursor
 from stateflow.state.timers import TimerState, stored_time
-
-_UNREAD: Any = object()
 
 
 class BoundTimers(TimerState):
@@ -28,7 +26,7 @@ class BoundTimers(TimerState):
     def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int, time: str) -> None:
         super().__init__(cursor, operator, name, state_id, time)
         self._former: list[Any] = []
-        """Per key of the chunk the time of its entry in the form with one time; None, or `_UNREAD`."""
+        """Per key of the chunk the time of its entry in the form with one time; None, or `UNREAD`."""
         self._put_times: list[dict[int, bool] | None] = []
         """Per key of the chunk the times that were set, with True, or taken away, with False."""
         self._turns: list[int] = []
@@ -36,12 +34,12 @@ class BoundTimers(TimerState):
 
     def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
         self._turns.clear()
-        self._former = [_UNREAD] * keys if raws is None else list(map(stored_time, raws))
+        self._former = [UNREAD] * keys if raws is None else list(map(stored_time, raws))
         self._put_times = [None] * keys
 
     def append(self) -> None:
         """The chunk gets one more key."""
-        self._former.append(_UNREAD)
+        self._former.append(UNREAD)
         self._put_times.append(None)
 
     def leave(self, nothing: Any) -> None:
@@ -88,8 +86,7 @@ class BoundTimers(TimerState):
     def _holds(self) -> bool:
         return bool(self._all())
 
-    def _clear(self) -> None:
-        self.clear_all()
+    _clear = clear_all
 
     def due(self, at: int) -> None:
         """The entries per key need not be known."""
@@ -105,7 +102,7 @@ class BoundTimers(TimerState):
         )
 
     def _former_time(self, i: int) -> int | None:
-        if self._former[i] is _UNREAD:
+        if self._former[i] is UNREAD:
             self._former[i] = stored_time(self._cursor.backend.get(self._cursor.full(self._id)))
         time: int | None = self._former[i]
         return time
@@ -148,9 +145,7 @@ class BoundTimers(TimerState):
     def _read_former(self, turns: list[int]) -> None:
         """Looks up, for all keys that lose times, the entries in the form with one time."""
         base, state_id = self._cursor.base, self._id
-        unread = sorted(
-            (base[i][:2] + state_id + base[i][4:], i) for i in turns if self._former[i] is _UNREAD
-        )
+        unread = sorted((base[i][:2] + state_id + base[i][4:], i) for i in turns if self._former[i] is UNREAD)
         raws = self._cursor.backend.get_many([full for full, _ in unread]) if unread else ()
         for (_, i), raw in zip(unread, raws, strict=True):
             self._former[i] = stored_time(raw)

@@ -80,18 +80,12 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
         self._is_view, self._mutable = True, False
         self.begin(1, None)
 
-    def _holds(self) -> bool:
-        return self.exists()
-
     def watch_reads(self, seen: Callable[[Any], Any]) -> None:
         super().watch_reads(seen)
         self._read = self.serializer.loads
 
     def has_set(self, value: Any) -> bool:
         return bool(self._set_at) and self._set_at[-1] == self._cursor.i
-
-    def _clear(self) -> None:
-        self.clear()
 
     def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
         """A chunk of keys begins; `raws` are their stored values, when one look-up read them all."""
@@ -181,9 +175,13 @@ class StoredState(Handle, ValuesState, Namespaced, Generic[T]):
         """Whether the key has a value of its own."""
         return self._get() is not ABSENT
 
+    _holds = exists
+
     def clear(self) -> None:
         self._set(ABSENT)
         self._cleared = True
+
+    _clear = clear
 
     def flush(self, changes: list[Change]) -> None:
         """Writes a value that could be changed in place when its key is done, not with the chunk."""

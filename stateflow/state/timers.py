@@ -9,12 +9,10 @@ from typing import Any, Self
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.instants import BEGIN_OF_TIME, END_OF_TIME, instant, micros_since_epoch
-from stateflow.state.cursor import Change, Cursor
+from stateflow.state.cursor import UNREAD, Change, Cursor
 from stateflow.state.handles import Handle
 from stateflow.state.keys.siblings import queued, siblings
 from stateflow.state.namespaces import Namespaced
-
-_UNREAD: Any = object()
 
 
 class TimerState(Handle, Namespaced):
@@ -127,7 +125,7 @@ class BoundTimer(TimerState):
     def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int, time: str) -> None:
         super().__init__(cursor, operator, name, state_id, time)
         self._stored: list[Any] = []
-        """One time per key of the chunk as the backend has it, in microseconds; None, or `_UNREAD`."""
+        """One time per key of the chunk as the backend has it, in microseconds; None, or `UNREAD`."""
         self._times: list[Any] = []
         """The same as user code sees it."""
         self._changed: list[int] = []
@@ -135,13 +133,13 @@ class BoundTimer(TimerState):
 
     def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
         self._changed.clear()
-        self._stored = [_UNREAD] * keys if raws is None else list(map(stored_time, raws))
+        self._stored = [UNREAD] * keys if raws is None else list(map(stored_time, raws))
         self._times = self._stored.copy()
 
     def append(self) -> None:
         """The chunk gets one more key."""
-        self._stored.append(_UNREAD)
-        self._times.append(_UNREAD)
+        self._stored.append(UNREAD)
+        self._times.append(UNREAD)
 
     def leave(self, nothing: Any) -> None:
         """There is no key from now on."""
@@ -150,7 +148,7 @@ class BoundTimer(TimerState):
     @property
     def micros(self) -> int | None:
         i = self._cursor.i
-        if self._times[i] is _UNREAD:
+        if self._times[i] is UNREAD:
             self.reads += 1
             self._stored[i] = self._times[i] = stored_time(
                 self._cursor.backend.get(self._cursor.full(self._id))
@@ -182,8 +180,7 @@ class BoundTimer(TimerState):
     def _holds(self) -> bool:
         return self.micros is not None
 
-    def _clear(self) -> None:
-        self.clear()
+    _clear = clear
 
     def due(self, at: int) -> None:
         i = self._cursor.i
@@ -221,7 +218,7 @@ class BoundTimer(TimerState):
             return
         self._changed = []
         stored, times, base = self._stored, self._times, self._cursor.base
-        unread = [i for i in changed if stored[i] is _UNREAD]
+        unread = [i for i in changed if stored[i] is UNREAD]
         if unread:
             full = siblings([base[i] for i in unread], self._id)
             for i, raw in zip(unread, self._cursor.backend.get_many(full), strict=True):
