@@ -67,11 +67,7 @@ class JoinedInSessions(Joining):
         old = Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
         partly = [before_sessions(side.owners, side.rows.at, old, closed) for side in sides]
         if self._is_strict and any(bool(each.any()) for each in partly):
-            late = [
-                table.take(pa.array(side.places[mine]))
-                for table, side, mine in zip((left, right), sides, partly, strict=True)
-            ]
-            yield from self._late.put((late[0], late[1]), ctx)
+            yield from self._late.put(_as_they_came((left, right), sides, partly), ctx)
             sides = sides[0].take(~partly[0]), sides[1].take(~partly[1])
             partly = [mine[~mine] for mine in partly]
             if not any(len(side.owners) for side in sides):
@@ -90,11 +86,8 @@ class JoinedInSessions(Joining):
         split = len(sides[0].owners)
         of_sides = into[:split], into[split:]
         if bool((into < 0).any()):
-            late = [
-                table.take(pa.array(side.places[mine < 0]))
-                for table, side, mine in zip((left, right), sides, of_sides, strict=True)
-            ]
-            yield from self._late.put((late[0], late[1]), ctx)
+            late = [mine < 0 for mine in of_sides]
+            yield from self._late.put(_as_they_came((left, right), sides, late), ctx)
         self._late.count_partly(int((np.concatenate(partly) & (into >= 0)).sum()), ctx)
         if bool(touched.any()):
             self._write(
@@ -170,3 +163,14 @@ class JoinedInSessions(Joining):
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         return later(states["ends"].next_due(), self.waits)
+
+
+def _as_they_came(
+    tables: tuple[pa.Table, pa.Table], sides: tuple[Came, Came], chosen: list[Any]
+) -> tuple[pa.Table, pa.Table]:
+    """The chosen rows of both sides, with all of their columns."""
+    left, right = (
+        table.take(pa.array(side.places[mine]))
+        for table, side, mine in zip(tables, sides, chosen, strict=True)
+    )
+    return left, right

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, Produced
-from stateflow.operators.joins.joined_rows import nobody
 from stateflow.operators.joins.joining import Joining
 from stateflow.operators.joins.pairs import Times, pairs
 from stateflow.operators.joins.partners import Partners
@@ -71,7 +70,7 @@ class IntervalJoined(Joining):
                 yield self._joined.rows(keys, left.rows, at_left, right.rows, at_right)
         if self._declared.how == "semi":
             places = np.flatnonzero(left.matched & ~left.was_matched)
-            yield self._of_left(came.keys, left, right, places)
+            yield self._alone(0, came.keys, (left, right), places)
         yield from self._keep(came.keys, left, right, read, states, watermark)
 
     def _read(self, came: Arrivals, states: Mapping[str, Any]) -> tuple[Any, Read, tuple[Any, Any]]:
@@ -123,11 +122,7 @@ class IntervalJoined(Joining):
             if puts_out:
                 alone = np.flatnonzero(~stays & ~side.matched)
                 if len(alone):
-                    yield (
-                        self._of_left(keys, left, right, alone)
-                        if side is left
-                        else self._of_right(keys, left, right, alone)
-                    )
+                    yield self._alone(number, keys, (left, right), alone)
             if number == 0 and declared.is_of_left_alone:
                 stays &= ~side.matched
             is_new = np.arange(len(side.rows)) >= side.old
@@ -141,13 +136,10 @@ class IntervalJoined(Joining):
             kept.append(SideOfBlocks(rows, side.blocks[chosen]))
         self._waiting.write(states, read, kept[0], kept[1], touched)
 
-    def _of_left(self, keys: pa.Table, left: _Taking, right: _Taking, places: Any) -> pa.Table:
-        owners = pa.array(left.owners[places])
-        return self._joined.rows(keys.take(owners), left.rows, places, right.rows, nobody(len(places)))
-
-    def _of_right(self, keys: pa.Table, left: _Taking, right: _Taking, places: Any) -> pa.Table:
-        owners = pa.array(right.owners[places])
-        return self._joined.rows(keys.take(owners), left.rows, nobody(len(places)), right.rows, places)
+    def _alone(self, number: int, keys: pa.Table, sides: tuple[_Taking, _Taking], places: Any) -> pa.Table:
+        left, right = sides
+        owners = pa.array(sides[number].owners[places])
+        return self._joined.alone(number, keys.take(owners), left.rows, right.rows, places)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         watermark = watermark_of(ctx)
@@ -162,9 +154,8 @@ class IntervalJoined(Joining):
                 side = sides[number]
                 places = np.flatnonzero(~stay[number] & ~side.rows.matched)
                 if puts_out and len(places):
-                    keys, none = read.keys.take(pa.array(side.blocks[places])), nobody(len(places))
-                    at = (places, none) if number == 0 else (none, places)
-                    yield self._joined.rows(keys, read.left.rows, at[0], read.right.rows, at[1])
+                    keys = read.keys.take(pa.array(side.blocks[places]))
+                    yield self._joined.alone(number, keys, read.left.rows, read.right.rows, places)
             self._waiting.leave(states, read, (stay[0], stay[1]))
         states[DUE].delete_due(watermark)
 

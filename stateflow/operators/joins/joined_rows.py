@@ -45,6 +45,12 @@ class JoinedRows:
         columns = {each.field: self._column(each, keys, at) for each in self._filled}
         return pa.table(columns) if columns else pa.table({}).slice(0, 0)
 
+    def alone(self, side: int, keys: pa.Table, left: Rows, right: Rows, places: Any) -> pa.Table:
+        """Rows of one side (0 is the left one), by their places, without partners; `keys` has the key of each."""
+        nobody = pa.nulls(len(places), pa.int64())
+        at_left, at_right = (places, nobody) if side == 0 else (nobody, places)
+        return self.rows(keys, left, at_left, right, at_right)
+
     def with_partner(self, keys: pa.Table, left: Came, right: Rows, partner: Any) -> Iterator[pa.Table]:
         """Left rows with one partner each. Where the partner's number is below zero there is none, and an outer join puts the
         row out alone."""
@@ -60,13 +66,10 @@ class JoinedRows:
     def without_key(self, rows: tuple[tuple[pa.Table, Rows], tuple[pa.Table, Rows]]) -> Iterator[pa.Table]:
         """The output of rows with a null in their key, each beside its key: they have no partners."""
         (left_keys, left), (right_keys, right) = rows
-        nothing = np.zeros(0, dtype=np.int64)
         if len(left) and self._declared.puts_out_left:
-            places = np.arange(len(left))
-            yield self.rows(left_keys, left, places, right.take(nothing), nobody(len(left)))
+            yield self.alone(0, left_keys, left, right, np.arange(len(left)))
         if len(right) and self._declared.puts_out_right:
-            places = np.arange(len(right))
-            yield self.rows(right_keys, left.take(nothing), nobody(len(right)), right, places)
+            yield self.alone(1, right_keys, left, right, np.arange(len(right)))
 
     def of_windows(self, keys: pa.Table, left: SideOfBlocks, right: SideOfBlocks) -> Iterator[pa.Table]:
         """The rows of closed windows. Each side has a block per window; `keys` has the key and the bounds of each window."""
@@ -84,12 +87,10 @@ class JoinedRows:
                 yield self.rows(keys.take(owners), left.rows, at_left, right.rows, at_right)
         if declared.puts_out_left or declared.how == "semi":
             places = np.flatnonzero(matched[0] if declared.how == "semi" else ~matched[0])
-            owners = pa.array(left.blocks[places])
-            yield self.rows(keys.take(owners), left.rows, places, right.rows, nobody(len(places)))
+            yield self.alone(0, keys.take(pa.array(left.blocks[places])), left.rows, right.rows, places)
         if declared.puts_out_right:
             places = np.flatnonzero(~matched[1])
-            owners = pa.array(right.blocks[places])
-            yield self.rows(keys.take(owners), left.rows, nobody(len(places)), right.rows, places)
+            yield self.alone(1, keys.take(pa.array(right.blocks[places])), left.rows, right.rows, places)
 
     def _column(self, each: Filled, keys: pa.Table, at: dict[str, tuple[Rows, Any]]) -> Any:
         if each.of == KEY:
@@ -175,8 +176,3 @@ def _is_null(places: Any) -> Any:
 
 def _value(row: Any, name: str) -> Any:
     return row[name] if isinstance(row, dict) else getattr(row, name)
-
-
-def nobody(count: int) -> Any:
-    """Places of partners that are not there."""
-    return pa.nulls(count, pa.int64())
