@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import xxhash
 
 import stateflow as sf
 from stateflow.checkpoint.rescale import clipped
@@ -19,13 +17,13 @@ from stateflow.compatibility.states import begun_shards, indexes, resolve_states
 from stateflow.format.encoding import PREFIX_WIDTH, prefix, split, split_timer
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import FileRef, Shard, StateSchema
+from stateflow.format.records import Shard, StateSchema
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.pipelines.processes.operator_spec import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.rows.row_type import row_type
 from stateflow.spark.task.state_feeds import StateFeeds, TaskFeed, todays_values
-from stateflow.state.backends.base import Backend, OpenShard, Snapshot
+from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
@@ -33,9 +31,9 @@ from stateflow.state.change_rows import ChangeRows
 from stateflow.state.expiry.ttl import Ttl
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.expiries import expiry_of
-from stateflow.storage.files import inline
 from tests.jobs.operators import operator_of
 from tests.operators.releases import flow_of
+from tests.state.sealed import kept
 
 GROUPS = 8
 SECOND = 10**6
@@ -211,25 +209,12 @@ class Expiring:
 
     def _sealed(self, shard: Shard, backend: Backend, event: int | None, processing: int | None) -> Shard:
         snapshot = backend.snapshot()
-        files = self._kept(snapshot)
+        files = kept(snapshot, self.folder / "files")
         backend.close()
         return Shard(
             shard.first, shard.last, self.kind, files, next_event_expiry=event,
             next_processing_expiry=processing, entries=snapshot.entries,
         )  # fmt: skip
-
-    def _kept(self, snapshot: Snapshot) -> tuple[FileRef, ...]:
-        refs = list(snapshot.kept)
-        for number, new in enumerate(snapshot.new):
-            if new.data is not None:
-                refs.append(inline(new.name, new.data))
-                continue
-            assert new.path is not None
-            stored = f"{self.slot}-{len(refs)}-{number}-{new.path.parent.name}-{new.name}"
-            shutil.copyfile(new.path, self.folder / "files" / stored)
-            digest = xxhash.xxh3_64_hexdigest(new.path.read_bytes())
-            refs.append(FileRef(new.name, new.path.stat().st_size, digest, path=stored))
-        return tuple(refs)
 
     def open(self, shard: Shard) -> Backend:
         directory = self.folder / f"open-{self.slot}-{shard.first}-{len(list(self.folder.iterdir()))}"

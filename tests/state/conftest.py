@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -15,7 +14,7 @@ from stateflow.state.backends.base import Backend, OpenShard, Snapshot
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
-from stateflow.storage.files import inline
+from tests.state.sealed import kept
 
 
 class Shelf:
@@ -44,19 +43,9 @@ class Shelf:
         return self.open_shard(shard or self.empty(), self.directory(), self.fetch)
 
     def keep(self, snapshot: Snapshot) -> tuple[FileRef, ...]:
-        refs = list(snapshot.kept)
-        for file in snapshot.new:
-            if file.data is not None:
-                refs.append(inline(file.name, file.data))
-                continue
-            assert file.path is not None
-            stored = f"{next(self._numbers)}-{file.name}"
-            target = self.root / "files" / stored
-            shutil.copyfile(file.path, target)
-            digest = xxhash.xxh3_64_hexdigest(target.read_bytes())
-            refs.append(FileRef(file.name, target.stat().st_size, digest, path=stored))
-            self.uploaded.append(stored)
-        return tuple(refs)
+        refs = kept(snapshot, self.root / "files")
+        self.uploaded += [ref.path for ref in refs if ref.path and ref not in snapshot.kept]
+        return refs
 
     def seal(self, backend: Backend, first: int = 0, last: int = 127) -> Shard:
         snapshot = backend.snapshot()

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stateflow.format.records import FileRef, Shard
+from stateflow.format.records import Shard
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
-from stateflow.storage.files import checksum
 from tests.in_memory import IN_MEMORY
+from tests.state.sealed import kept
 
 GROUPS = 6
 groups = st.integers(0, GROUPS - 1)
@@ -35,6 +35,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="stateflow-model-", dir=IN_MEMORY))
         self.numbers = count()
+        self.files = self.root / "files"
+        self.files.mkdir()
         self.shard = Shard(0, GROUPS - 1, "any")
         self.sealed: dict[bytes, bytes] = {}
         self.model: dict[bytes, bytes] = {}
@@ -43,22 +45,13 @@ class Machine(RuleBasedStateMachine):
 
     def opened(self) -> Backend:
         return self.open_shard(
-            self.shard, self.root / f"open-{next(self.numbers)}", lambda ref: self.root / ref.path
+            self.shard, self.root / f"open-{next(self.numbers)}", lambda ref: self.files / ref.path
         )
 
     def seal(self) -> None:
-        snapshot = self.backend.snapshot()
-        refs = list(snapshot.kept)
-        for file in snapshot.new:
-            if file.data is not None:
-                refs.append(FileRef(file.name, len(file.data), "", data=file.data))
-            else:
-                assert file.path is not None
-                stored = f"{next(self.numbers)}-{file.name}"
-                shutil.copyfile(file.path, self.root / stored)
-                refs.append(FileRef(file.name, *checksum(file.path), path=stored))
+        files = kept(self.backend.snapshot(), self.files)
         self.backend.close()
-        self.shard = Shard(self.shard.first, self.shard.last, "any", tuple(refs))
+        self.shard = Shard(self.shard.first, self.shard.last, "any", files)
         self.sealed = dict(self.model)
 
     def within(self, begin: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
