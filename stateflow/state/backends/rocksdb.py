@@ -394,7 +394,7 @@ class RocksBackend:
 
     def _ended(self, opened: Rdict) -> Snapshot:
         try:
-            live = {str(file["name"]).lstrip("/"): int(file["size"]) for file in opened.live_files()}
+            live = live_tables(opened)
             entries = _entries(opened)
         except Exception as error:
             raise translated(error, self._directory) from error
@@ -417,7 +417,7 @@ class RocksBackend:
                 return
             if (
                 self._options.compaction == "level"
-                and self._merged_bytes(opened) > self._options.compaction_budget
+                and self._compacted_in(live_tables(opened)) > self._options.compaction_budget
             ):
                 break
             time.sleep(pause)
@@ -431,9 +431,6 @@ class RocksBackend:
     def _runs(self, opened: Rdict) -> int:
         levels = [int(file["level"]) for file in opened.live_files()]
         return levels.count(0) + len(set(levels) - {0})
-
-    def _merged_bytes(self, opened: Rdict) -> int:
-        return self._compacted_in({str(f["name"]).lstrip("/"): int(f["size"]) for f in opened.live_files()})
 
     def _compacted_in(self, live: dict[str, int]) -> int:
         """Bytes of new files that compaction has written: those that are not this batch's own file, by their sizes."""
@@ -588,6 +585,11 @@ def link(source: Path, target: Path) -> None:
     except OSError:
         # Another device, or a file system without links.
         shutil.copyfile(source, target)
+
+
+def live_tables(opened: Rdict) -> dict[str, int]:
+    """Names and sizes of the files that hold the database's entries now."""
+    return {str(file["name"]).lstrip("/"): int(file["size"]) for file in opened.live_files()}
 
 
 def _entries(opened: Rdict) -> int:

@@ -14,7 +14,7 @@ from rocksdict import IngestExternalFileOptions, Rdict
 
 from stateflow.format.records import FileRef, Shard
 from stateflow.state.backends.base import Fetch
-from stateflow.state.backends.rocksdb import link
+from stateflow.state.backends.rocksdb import link, live_tables
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
 
 TABLE = ".sst"
@@ -47,7 +47,7 @@ def take_in(directory: Path, tables: Sequence[FileRef], fetch: Fetch) -> tuple[F
         path.unlink()
     opened = Rdict(str(directory), database_options(_OPENING, 1 << 40))
     try:
-        added, names = [], _names(opened)
+        added, names = [], set(live_tables(opened))
         for ref in tables:
             path = directory / "taken-in.sst"
             if ref.data is not None:
@@ -57,7 +57,7 @@ def take_in(directory: Path, tables: Sequence[FileRef], fetch: Fetch) -> tuple[F
             moving = IngestExternalFileOptions()
             moving.set_move_files(True)
             opened.ingest_external_file([str(path)], moving)
-            (name,) = _names(opened) - names
+            (name,) = live_tables(opened).keys() - names
             names.add(name)
             added.append(msgspec.structs.replace(ref, name=name))
         return tuple(added)
@@ -69,7 +69,3 @@ def manifest_of(directory: Path) -> list[Path]:
     """The files that say which tables the closed database in `directory` has."""
     current = directory / "CURRENT"
     return [current, directory / current.read_text().strip()]
-
-
-def _names(opened: Rdict) -> set[str]:
-    return {str(file["name"]).lstrip("/") for file in opened.live_files()}
