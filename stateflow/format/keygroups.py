@@ -57,15 +57,19 @@ def _hashed_bytes(part: object) -> bytes:
         case date():
             return _INT(days_since_epoch(part))
         case Decimal():
-            # Spark hashes a decimal of more than 18 digits as Java's BigInteger.toByteArray of the unscaled value,
-            # the shortest big-endian two's complement.
-            unscaled = unscaled_decimal(part)
-            magnitude = unscaled if unscaled >= 0 else ~unscaled
-            return unscaled.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
+            return hashed_decimal(part)
         case _:
             raise UsageError(
                 f"{type(part).__name__} cannot be a key: use bool, int, str, bytes, date, datetime or Decimal"
             )
+
+
+def hashed_decimal(value: Decimal) -> bytes:
+    """Spark hashes a decimal of more than 18 digits as Java's BigInteger.toByteArray of the unscaled value, the shortest
+    big-endian two's complement."""
+    unscaled = unscaled_decimal(value)
+    magnitude = unscaled if unscaled >= 0 else ~unscaled
+    return unscaled.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
 
 
 def key_group(key: object, max_parallelism: int) -> int:

@@ -13,8 +13,8 @@ from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.keys.codec import KeyCodec
 
 
-def namespace_column(types: Sequence[str]) -> pa.DataType:
-    """The type of a column of namespaces; of several parts a struct of _1, _2."""
+def column_of_parts(types: Sequence[str]) -> pa.DataType:
+    """The type of a column of values with parts of these types: of several parts a struct of _1, _2."""
     parts = [ARROW[kind] for kind in types]
     if len(parts) == 1:
         return parts[0]
@@ -50,7 +50,7 @@ def array_of_namespaces(values: Sequence[Any], types: Sequence[str]) -> Any:
     if len(types) > 1:
         names = [f"_{number}" for number in range(1, len(types) + 1)]
         values = [None if value is None else dict(zip(names, value, strict=True)) for value in values]
-    return pa.array(values, namespace_column(types))
+    return pa.array(values, column_of_parts(types))
 
 
 def values_of_column(column: Any, types: Sequence[str]) -> list[Any]:

@@ -34,7 +34,7 @@ from stateflow.state.keys.parts import KeyParts
 from stateflow.state.keys.text import key_of_text, text_of_key
 from stateflow.state.namespace_columns import (
     array_of_namespaces,
-    namespace_column,
+    column_of_parts,
     split_namespaces,
     values_of_column,
     with_namespaces,
@@ -169,13 +169,11 @@ class StateTable(_Table):
         if self._timed:
             columns["at"] = INSTANT
         if self._namespace_types:
-            columns["namespace"] = namespace_column(self._namespace_types)
+            columns["namespace"] = column_of_parts(self._namespace_types)
         if self._by:
             columns["by"] = pa.struct([pa.field(name, ARROW[kind]) for name, kind in schema.by])
         if self._map_types:
-            parts = [ARROW[kind] for kind in self._map_types]
-            numbered = [pa.field(f"_{number}", part) for number, part in enumerate(parts, start=1)]
-            columns["map_key"] = parts[0] if len(parts) == 1 else pa.struct(numbered)
+            columns["map_key"] = column_of_parts(self._map_types)
         if schema.kind == "list":
             columns["slot"] = columns["position"] = pa.int64()
         self._valued = schema.value != NO_COLUMNS

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from stateflow.format.instants import unscaled_decimal
-from stateflow.format.keygroups import SEED
+from stateflow.format.keygroups import SEED, hashed_decimal
 from stateflow.state.keys.arrow_bytes import Array
 
 _P1, _P2, _P3, _P4, _P5 = (
@@ -45,14 +44,9 @@ def key_groups_of(types: Sequence[str], columns: Sequence[Any], max_parallelism:
 
 
 def _bytes_of(name: str, column: Any) -> list[bytes]:
-    if name != "decimal":
-        return column.cast(pa.large_binary()).to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-    parts = []
-    for value in column.to_pylist():
-        unscaled = unscaled_decimal(value)
-        magnitude = unscaled if unscaled >= 0 else ~unscaled
-        parts.append(unscaled.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True))
-    return parts
+    if name == "decimal":
+        return list(map(hashed_decimal, column.to_pylist()))
+    return column.cast(pa.large_binary()).to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
 def _rotated(word: Array, by: int) -> Array:
