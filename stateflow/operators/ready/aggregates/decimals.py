@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.ready.aggregates.partials import CountedRows, Parts, added
+from stateflow.operators.ready.aggregates.partials import CountedRows, KeptAsResult, Parts, added
 from stateflow.operators.ready.grouping.failed_groups import OverflowedMean, OverflowedSum
 from stateflow.operators.ready.grouping.groups import Groups
 from stateflow.operators.ready.grouping.packed import bytes_of, of_bytes
@@ -42,7 +42,7 @@ def decimals(column: Any, kind: Any) -> Any:
     return of_decimal_words(words, kind, valid)
 
 
-class DecimalSum:
+class DecimalSum(KeptAsResult):
     """The exact sum; beyond 38 digits it is an error."""
 
     def create(self, values: CountedRows, groups: Groups) -> Parts:
@@ -54,9 +54,6 @@ class DecimalSum:
         ids = np.concatenate((np.arange(size), np.arange(size)))
         there = both.is_valid()
         return [_sums(both.filter(there), ids[there.to_numpy(zero_copy_only=False)], size)]
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
 
 class DecimalMean:

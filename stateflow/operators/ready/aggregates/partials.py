@@ -49,6 +49,13 @@ class Kernel(Protocol):
     def result(self, parts: Parts) -> Any: ...
 
 
+class KeptAsResult:
+    """A kernel whose result is what it keeps."""
+
+    def result(self, parts: Parts) -> Any:
+        return parts[0]
+
+
 class CountPartials:
     def create(self, values: CountedRows, groups: Groups) -> Parts:
         return [pa.array(groups.counts(values.ids))]
@@ -60,7 +67,7 @@ class CountPartials:
         return pc.fill_null(parts[0], 0)
 
 
-class WholeSum:
+class WholeSum(KeptAsResult):
     """The exact sum of whole numbers."""
 
     def create(self, values: CountedRows, groups: Groups) -> Parts:
@@ -78,20 +85,14 @@ class WholeSum:
         nothing = pc.and_(pc.is_null(one[0]), pc.is_null(other[0]))
         return [pa.array(sums, mask=nothing.to_numpy(zero_copy_only=False))]
 
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
-
-class FloatSum:
+class FloatSum(KeptAsResult):
     def create(self, values: CountedRows, groups: Groups) -> Parts:
         sums = _sums(values.ids, values.numbers(), groups.size)
         return [pa.array(sums, mask=groups.counts(values.ids) == 0)]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
         return [added(one[0], other[0])]
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
 
 class Mean:
@@ -143,7 +144,7 @@ class Variance:
         return pc.sqrt(variance) if self._root else variance
 
 
-class Extreme:
+class Extreme(KeptAsResult):
     """The smallest or the largest value."""
 
     def __init__(self, *, least: bool) -> None:
@@ -160,11 +161,8 @@ class Extreme:
         take_right = _decided(left, right, take_right)
         return [pc.if_else(pa.array(take_right), right, left)]
 
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
-
-class Place:
+class Place(KeptAsResult):
     """The first or the last value by the columns that order the rows; the value itself decides among equals."""
 
     def __init__(self, descends: Sequence[bool], *, is_first: bool) -> None:
@@ -183,9 +181,6 @@ class Place:
         take = takes_over(list(before), (*other[1:], other[0]))
         choice = pa.array(_decided(one[0], other[0], take))
         return [pc.if_else(choice, right, left) for left, right in zip(one, other, strict=True)]
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
 
 
 def _beyond_doubles() -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateflow.operators.ready.aggregates.partials import CountedRows, Parts
+from stateflow.operators.ready.aggregates.partials import CountedRows, KeptAsResult, Parts
 from stateflow.operators.ready.grouping.groups import Groups
 from stateflow.operators.ready.grouping.packed import bytes_of, of_bytes
 
@@ -76,7 +76,7 @@ def _is_text(first: int) -> bool:
     return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB
 
 
-class EncodedRows:
+class EncodedRows(KeptAsResult):
     """Whole rows as the partial of an aggregate: the frames of a group, one after the other, behind those of their columns."""
 
     def __init__(self, columns: bytes) -> None:
@@ -92,6 +92,3 @@ class EncodedRows:
 
     def merge(self, one: Parts, other: Parts) -> Parts:
         return [pc.binary_join_element_wise(one[0], other[0], _NOTHING, null_handling="skip")]
-
-    def result(self, parts: Parts) -> Any:
-        return parts[0]
