@@ -97,10 +97,6 @@ class RowBlocks:
     def of_side(cls, side: Side) -> RowBlocks:
         return cls([(f.name, f.type) for f in side.kept], {f.name: f.aliases for f in side.kept})
 
-    @classmethod
-    def of_text(cls, text: str) -> RowBlocks:
-        return _of_text(text)
-
     def write(self, rows: Rows, ends: Any) -> EncodedBlocks:
         """`ends` are where each block ends among the rows, ascending; rows of a block lie together."""
         count = len(rows)
@@ -179,8 +175,9 @@ class RowBlocks:
 
 
 @lru_cache(maxsize=64)
-def _of_text(text: str) -> RowBlocks:
-    return RowBlocks(columns_of(text))
+def blocks_with(columns: str) -> RowBlocks:
+    """Of rows whose columns are kept as this text."""
+    return RowBlocks(columns_of(columns))
 
 
 def _is_text(kind: Any) -> bool:

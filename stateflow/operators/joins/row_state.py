@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.row_blocks import EncodedBlocks, RowBlocks, Rows, both
+from stateflow.operators.joins.row_blocks import EncodedBlocks, RowBlocks, Rows, blocks_with, both
 from stateflow.operators.ready.grouping.groups import whole
 
 
@@ -59,7 +59,7 @@ def side_of_blocks(
     for text in texts:
         there = np.array([place for place, each in enumerate(encoded) if each == text], dtype=np.int64)
         some = EncodedBlocks(blocks.rows.take(pa.array(there)), blocks.texts.take(pa.array(there)))
-        older, counts = RowBlocks.of_text(of_side(text)).read_as(some, where, now)
+        older, counts = blocks_with(of_side(text)).read_as(some, where, now)
         rows = both(rows, older)
         numbers = np.concatenate((numbers, np.repeat(there, counts)))
     return SideOfBlocks(rows, numbers)

@@ -3,20 +3,17 @@ user asked for these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.aggregates.accumulator import Accumulator, window_text
-from stateflow.operators.ready.grouping.dead_letters import dead_letter, key_of, put_out
+from stateflow.operators.ready.grouping.dead_letters import Produced, dead_letter, key_of, put_out
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
 from stateflow.operators.ready.grouping.keys import columns_of
 from stateflow.pipelines.processes.columnar import ColumnarContext
 from stateflow.pipelines.ready.operators import WINDOW_END, WINDOW_START
-
-Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 
 
 class Closing:

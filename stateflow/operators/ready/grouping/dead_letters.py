@@ -17,6 +17,8 @@ from stateflow.pipelines.processes.operator_spec import DEAD_LETTER_SCHEMA, DEAD
 from stateflow.pipelines.rows.row_type import row_type
 
 Letters = Iterator[tuple[str, pa.Table]]
+Produced = Iterator[pa.Table | tuple[str, pa.Table]]
+"""Tables of the main output, and tables to the side with the name of their output."""
 
 
 def dead_letter(

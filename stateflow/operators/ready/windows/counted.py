@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.ready.aggregates.closing import Produced
-from stateflow.operators.ready.grouping.dead_letters import letters_of
+from stateflow.operators.ready.grouping.dead_letters import Produced, letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
 from stateflow.operators.ready.grouping.groups import Groups, whole
 from stateflow.operators.ready.grouping.keys import grouped_by_key

@@ -8,13 +8,14 @@ column after column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from stateflow.operators.ready.grouping.dead_letters import Produced
 from stateflow.operators.ready.grouping.groups import grouped, whole
 from stateflow.operators.ready.grouping.keys import columns_of, grouped_by_key, key_columns, one_of_each
 from stateflow.operators.ready.grouping.winners import displaces, winners
@@ -24,8 +25,6 @@ from stateflow.operators.ready.windows.stored_rows import StoredRows
 from stateflow.operators.ready.windows.windowed import AT, NEVER, micros, watermark_of
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready.operators import FOREVER, ROW_TIME, UNTIL, Deduplicate
-
-Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 
 
 class FirstToCome(ColumnarOperator):

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
-from stateflow.operators.ready.aggregates.closing import Produced
-from stateflow.operators.ready.grouping.dead_letters import letters_of
+from stateflow.operators.ready.grouping.dead_letters import Produced, letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups, Failure
 from stateflow.operators.ready.grouping.groups import grouped
 from stateflow.operators.ready.grouping.keys import Key, grouped_by_key, has_alike, key_columns

@@ -19,7 +19,7 @@ from stateflow.operators.engine import REPEATED
 from stateflow.operators.output import RowWriter, returned
 from stateflow.operators.python_values import values_of
 from stateflow.operators.ready.aggregates.row_frames import Names, framed_rows, heading, runs_of_rows
-from stateflow.operators.ready.grouping.dead_letters import dead_letter, put_out
+from stateflow.operators.ready.grouping.dead_letters import Produced, dead_letter, put_out
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.operators.ready.grouping.ordered_values import in_order, ranks
 from stateflow.pipelines.processes.columnar import ColumnarContext, ColumnarOperator
@@ -30,7 +30,6 @@ from stateflow.pipelines.rows.row_type import Field
 from stateflow.state.values.evolution.decision import exact_float
 from stateflow.state.values.evolution.evolved_columns import earlier_names
 
-Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 READ_AT_ONCE = 4 << 20
 """Bytes of windows whose rows are read together."""
 _PYTHON = {

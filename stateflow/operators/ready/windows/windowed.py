@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.combined import Combinable
-from stateflow.operators.ready.aggregates.closing import Produced
 from stateflow.operators.ready.aggregates.distinct import Seen
-from stateflow.operators.ready.grouping.dead_letters import letters_of
+from stateflow.operators.ready.grouping.dead_letters import Produced, letters_of
 from stateflow.operators.ready.grouping.failed_groups import FailedGroups
 from stateflow.operators.ready.grouping.groups import whole
 from stateflow.operators.ready.grouping.keys import columns_of, grouped_by_key
