@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from struct import Struct
@@ -28,7 +29,6 @@ from stateflow.state.backends.base import Fetch, NewFile, OpenShard, RemoteFiles
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.key_index import KeyIndex
 
-NAME: Final = "memory"
 FILE: Final = "entries.bin"
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,15 @@ _LARGE = 64 << 20
 class MemoryBackend:
     """One open shard. A deleted key stays in the index: the dict decides."""
 
-    def __init__(self, shard: Shard, directory: Path, fetch: Fetch, inline_threshold: int) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        directory: Path,
+        fetch: Fetch,
+        remote: RemoteFiles | None = None,
+        *,
+        inline_threshold: int,
+    ) -> None:
         self._directory = directory
         self._inline_threshold = inline_threshold
         self._refs = shard.files
@@ -178,10 +186,4 @@ def memory_backend(inline_threshold: int = 20 << 10) -> OpenShard:
     """Opens shards that live in memory."""
     if not 0 <= inline_threshold <= 1 << 20:
         raise UsageError(f"inline_threshold is {inline_threshold} bytes: records hold at most {1 << 20}")
-
-    def open_shard(
-        shard: Shard, directory: Path, fetch: Fetch, remote: RemoteFiles | None = None
-    ) -> MemoryBackend:
-        return MemoryBackend(shard, directory, fetch, inline_threshold)
-
-    return open_shard
+    return partial(MemoryBackend, inline_threshold=inline_threshold)

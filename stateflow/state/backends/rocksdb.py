@@ -36,9 +36,7 @@ from stateflow.state.backends.disk_reads import DiskReads
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.partial_tables import PartialTables
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
-from stateflow.state.backends.rocksdb_scans import FEW, Repair, merged, swept, under
-
-NAME: Final = "rocksdb"
+from stateflow.state.backends.rocksdb_scans import Repair, merged, swept, under
 
 _SMALL_FILE = 4 << 10
 _SMALL_MANIFEST = 64 << 10
@@ -64,8 +62,9 @@ class RocksBackend:
         shard: Shard,
         directory: Path,
         fetch: Fetch,
-        options: RocksOptions,
         remote: RemoteFiles | None = None,
+        *,
+        options: RocksOptions,
     ) -> None:
         self._directory = directory
         self._options = options
@@ -491,7 +490,7 @@ def travels_inside(name: str, size: int, inline_threshold: int) -> bool:
 
 
 def _merge(options: RocksOptions, shard: Shard, directory: Path, fetch: Fetch) -> Snapshot:
-    backend = RocksBackend(shard, directory, fetch, replace(options, merges="inside"))
+    backend = RocksBackend(shard, directory, fetch, options=replace(options, merges="inside"))
     try:
         return backend.merged()
     except BaseException:
@@ -528,26 +527,12 @@ class RocksReader(RocksBackend):
 
 def rocksdb_reader(options: RocksOptions | None = None) -> OpenShard:
     """Opens shards for reading only."""
-    chosen = options or RocksOptions()
-
-    def open_shard(
-        shard: Shard, directory: Path, fetch: Fetch, remote: RemoteFiles | None = None
-    ) -> RocksReader:
-        return RocksReader(shard, directory, fetch, chosen)
-
-    return open_shard
+    return partial(RocksReader, options=options or RocksOptions())
 
 
 def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
     """Opens shards with these options."""
-    chosen = options or RocksOptions()
-
-    def open_shard(
-        shard: Shard, directory: Path, fetch: Fetch, remote: RemoteFiles | None = None
-    ) -> RocksBackend:
-        return RocksBackend(shard, directory, fetch, chosen, remote)
-
-    return open_shard
+    return partial(RocksBackend, options=options or RocksOptions())
 
 
 def _bring(parts: PartialTables, ranges: list[tuple[bytes, bytes]]) -> None:
@@ -563,7 +548,7 @@ def _scanned(
 ) -> Iterator[tuple[bytes, bytes]]:
     """A view of what RocksDB has now, whatever is written later."""
     try:
-        lists = swept(opened, begin, end, FEW, repair)
+        lists = swept(opened, begin, end, repair)
     except Exception as error:
         raise translated(error, directory) from error
     return chain.from_iterable(_guarded(lists, directory))

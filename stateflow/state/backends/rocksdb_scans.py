@@ -12,7 +12,7 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 from stateflow.errors import CorruptError
 
 _value = itemgetter(1)
-FEW = 16
+_FEW = 16
 """Entries of the first list, for scans of which many want only one entry."""
 _SWEEP = 10_000
 _AHEAD = 4 << 20
@@ -25,21 +25,19 @@ Repair = Callable[[], None]
 
 
 def swept(
-    opened: Rdict, begin: bytes, end: bytes, first: int = _SWEEP, repair: Repair | None = None
+    opened: Rdict, begin: bytes, end: bytes, repair: Repair | None = None
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All entries of this moment, in lists; the argument is the length of the first list. This takes half of the time of single
-    steps, since Python makes none of them."""
+    """All entries of this moment, in lists. This takes half of the time of single steps, since Python makes none of them."""
     reading = ReadOptions()
     reading.set_iterate_upper_bound(end)
     # Both are views of now, and not of the first step.
     entries = opened.items(from_key=begin, read_opt=reading)
     later = [opened.iter(reading) for _ in range(1 if repair is None else 1 + _REPAIRS)]
-    return _lists(begin, first, reading, entries, later, repair)
+    return _lists(begin, reading, entries, later, repair)
 
 
 def _lists(
     begin: bytes,
-    size: int,
     reading: ReadOptions,
     entries: Any,
     later: list[RdictIter],
@@ -48,6 +46,7 @@ def _lists(
     """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
     scan runs on into other keys and states."""
     last: bytes | None = None
+    size = _FEW
     while chunk := list(islice(entries, size)):
         last = chunk[-1][0]
         yield chunk

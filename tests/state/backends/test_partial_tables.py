@@ -94,7 +94,7 @@ class World:
         self._opened += 1
         directory = self.folder / f"open-{self._opened}"
         return RocksBackend(
-            self.shard, directory, self.store.local, self.options, self.store if in_parts else None
+            self.shard, directory, self.store.local, self.store if in_parts else None, options=self.options
         )
 
     def write(self, changes: dict[bytes, bytes | None], in_parts: bool = False) -> Snapshot:
