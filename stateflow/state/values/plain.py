@@ -149,7 +149,7 @@ def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Finish]:
         case text.StructText(_, fields, True):
             return _by_position(fields, hashed)
         case text.StructText(_, fields) if hashed:
-            return _struct_key(fields)
+            return _positions(fields, True, array_like=False)
         case text.StructText(name, fields):
             return _struct(name, fields)
     return Any, None
@@ -205,10 +205,6 @@ def _by_position(fields: Sequence[text.FieldText], hashed: bool) -> tuple[Any, _
         return shape, take
     names = [field.name for field in fields]
     return shape, lambda value: dict(zip(names, take(value), strict=True))
-
-
-def _struct_key(fields: Sequence[text.FieldText]) -> tuple[Any, _Finish]:
-    return _positions(fields, True, array_like=False)
 
 
 def _positions(

@@ -225,8 +225,7 @@ class OpaqueShape(TypeShape):
 
     def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
         return pa.array(
-            [None if value is None or value == b"\xc0" else value for value in map(_as_bytes, values)],
-            type=pa.binary(),
+            [None if value is None or value == NIL else bytes(value) for value in values], type=pa.binary()
         )
 
     def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
@@ -237,10 +236,6 @@ class OpaqueShape(TypeShape):
                     path, f"holds {raw[:20].hex()}, which is no MessagePack: leave it as it was read"
                 )
         return list(map(msgspec.Raw, raws))
-
-
-def _as_bytes(value: Any) -> bytes | None:
-    return None if value is None else bytes(value)
 
 
 def is_messagepack(raw: bytes) -> bool:
