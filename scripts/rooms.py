@@ -161,7 +161,7 @@ ROOMS: Mapping[str, Room] = {
     "operators/joins": Room(
         "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
         "operators operators/ready operators/ready/grouping "
-        "operators/ready/windows pipelines/conditions pipelines/processes pipelines/ready quantities state/keys state/values "
+        "operators/ready/windows pipelines pipelines/conditions pipelines/processes pipelines/ready quantities state/keys state/values "
         "state/values/arrow state/values/evolution",
         "interval.py",
     ),
