@@ -226,6 +226,3 @@ def _emptied(record: Record) -> Record:
     return msgspec.structs.replace(
         record, operators={uid: bare(owner) for uid, owner in record.operators.items()}
     )
-
-
-__all__ = ["FirstBad", "first_of_any", "first_of_key"]

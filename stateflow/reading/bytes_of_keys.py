@@ -10,6 +10,3 @@ from stateflow.reading.snapshots import ReaderContext
 def reaches(context: ReaderContext, shard: Shard, begin: bytes, end: bytes) -> bool:
     """Whether files of a RocksDB shard may have bytes of the keys from `begin` to `end`, exclusive. It fetches no table."""
     return StateFiles(context.store, context.cache).reaches(shard, begin, end)
-
-
-__all__ = ["reaches"]

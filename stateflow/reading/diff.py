@@ -602,17 +602,3 @@ def names_of_states(
         uid: names_between([each.operators[uid].states for each in records if uid in each.operators])
         for uid in ends
     }
-
-
-__all__ = [
-    "KINDS",
-    "TEXTS",
-    "ComparedSnapshot",
-    "Differences",
-    "EntryChange",
-    "Kind",
-    "StateNames",
-    "compared_savepoint",
-    "names_of_states",
-    "no_point",
-]

@@ -297,6 +297,3 @@ def _version(record: Record, what: What, result: LookupResult | None) -> KeyVers
         dag_run=record.owner.dag_run,
         versions=dict(record.versions),
     )
-
-
-__all__ = ["KeyHistory", "KeyVersion", "RowsOfVersion", "history_of_key"]

@@ -26,6 +26,3 @@ def opened_shard(context: ReaderContext, shard: Shard) -> Iterator[Backend]:
             backend.close()
     finally:
         remove_scratch(folder)
-
-
-__all__ = ["opened_shard"]

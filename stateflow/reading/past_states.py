@@ -191,20 +191,3 @@ def file_reader(context: ReaderContext, record: Record, files: StateFiles | None
 def gone(error: Exception) -> bool:
     """Whether a look-up failed since the checkpoint's files are not there any more."""
     return isinstance(error, CorruptError | NotFoundError) and "is missing" in str(error)
-
-
-__all__ = [
-    "DISK_READERS",
-    "READERS",
-    "KeyOfState",
-    "NoSuchEntriesError",
-    "PastStates",
-    "file_reader",
-    "gone",
-    "notes_on_records",
-    "nothing_stored",
-    "number_of_checkpoints",
-    "other_names",
-    "slots_text",
-    "with_other_keys",
-]

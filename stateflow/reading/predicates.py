@@ -180,6 +180,3 @@ def _values_taken(name: str, call: Callable[..., Any]) -> int:
 
 def _has_default(parameter: inspect.Parameter) -> bool:
     return parameter.default is not parameter.empty
-
-
-__all__ = ["Predicate", "condition", "function"]

@@ -591,6 +591,3 @@ def _times(
 
 def _timer(raw: bytes) -> Any:
     return instant(int.from_bytes(raw, "big", signed=True))
-
-
-__all__ = ["LIMIT", "LookupResult", "StateReader", "Target", "key_from_text"]

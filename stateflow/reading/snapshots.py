@@ -129,6 +129,3 @@ def _pinned(job: JobHandle, name: Name, owner: Owner) -> tuple[Record, Pin]:
         )
 
     return found_and_held(find, hold, again=name == LatestCheckpoint())
-
-
-__all__ = ["ReaderContext", "checkpoint_reader", "reader_context", "savepoint_reader"]

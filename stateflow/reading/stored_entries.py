@@ -91,6 +91,3 @@ class StateEntries:
             and (expiry := _expiry(raw)) is not None
             and expiry <= moment
         )
-
-
-__all__ = ["EntryName", "StateEntries"]

@@ -200,14 +200,3 @@ def _merged(before: _OneSide, after: _OneSide, every: bool) -> Iterator[Differen
         stored = Difference(key, before.stored(key, one), after.stored(key, other))
         if every or stored.before is UNKNOWN or stored.after is UNKNOWN or stored.before != stored.after:
             yield stored
-
-
-__all__ = [
-    "UNKNOWN",
-    "Difference",
-    "ShardPair",
-    "ShardSide",
-    "Stored",
-    "differing_entries",
-    "pairs_of_shards",
-]

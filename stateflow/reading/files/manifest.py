@@ -142,6 +142,3 @@ def _text(change: bytes, at: int) -> tuple[bytes, int]:
     if end > len(change):
         raise DamagedBlockError("a text that leads out of its change")
     return change[at:end], end
-
-
-__all__ = ["LiveFile", "files_remembered", "live_files"]

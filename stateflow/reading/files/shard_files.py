@@ -220,6 +220,3 @@ class ShardFiles:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-__all__ = ["Identity", "ShardFiles", "StateFiles", "identity"]

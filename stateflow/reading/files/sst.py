@@ -119,6 +119,3 @@ def _sentence(name: str, what: str) -> str:
     return (
         f"the state file {name} is damaged ({what}): run `stateflow verify` and restore an intact checkpoint"
     )
-
-
-__all__ = ["DELETE", "PUT", "DeletedRange", "FileEntry", "SstFile"]
