@@ -41,7 +41,6 @@ from stateflow.format.sql_texts import text_in_quotes
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.pipelines.rows.row_type import quoted
-from stateflow.reading.bytes_of_keys import reaches
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.query import key_from_text
 from stateflow.reading.snapshots import checkpoint_reader, reader_context
@@ -429,7 +428,7 @@ class _Erasure:
             return False
         if spans(shard, group) or shard.backend != "rocksdb":
             return True
-        return reaches(self.reading, shard, *group_range(group, group))
+        return self.reading.files().reaches(shard, *group_range(group, group))
 
     def _rewrite(self, old: Shard, storage: TaskStorage, keep: _Keep) -> Shard:
         shards = TaskShards((empty_shard(old),), storage, open_backend(self.options))

@@ -34,7 +34,6 @@ from stateflow.reading.files.differences import (
     differing_entries,
     pairs_of_shards,
 )
-from stateflow.reading.files.shard_files import StateFiles
 from stateflow.reading.opened_shard import opened_shard
 from stateflow.reading.snapshots import ReaderContext
 from stateflow.reading.stored_entries import EntryName, StateEntries
@@ -374,7 +373,7 @@ class _ComparedOperator:
                             yield own, value
 
     def _pairs(self) -> Iterator[ShardPair]:
-        files = [StateFiles(each.context.store, each.context.cache) for each in self._snapshots]
+        files = [each.context.files() for each in self._snapshots]
         sides = [
             [ShardSide(own, shard) for shard in operator.all_shards]
             for own, operator in zip(files, self._operators, strict=True)

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.keygroups import xxhash64
-from stateflow.format.records import Record, Shard, StateSchema
+from stateflow.format.records import Record
 from stateflow.quantities import several
-from stateflow.reading.files.shard_files import Identity, identity
+from stateflow.reading.files.shard_files import identity
 from stateflow.reading.past_states import (
     KeyOfState,
     NoSuchEntriesError,
@@ -224,20 +224,15 @@ def _fingerprint(record: Record, asked: KeyOfState, states: PastStates) -> tuple
         return ("another type of key",)
     group = xxhash64(key) % operator.max_parallelism
     shard = next((s for s in operator.all_shards if s.first <= group <= s.last), None)
-    return None if shard is None else (_type(schema), _files(shard))
+    if shard is None:
+        return None
+    kind = schema.id, schema.kind, schema.value, schema.version
+    return kind, tuple(identity(ref) for ref in shard.files)
 
 
 def _same(one: tuple[object, ...] | None, other: tuple[object, ...] | None) -> bool:
     """Whether two fingerprints say that two records show the same."""
     return one is not None and one == other
-
-
-def _type(schema: StateSchema) -> tuple[object, ...]:
-    return schema.id, schema.kind, schema.value, schema.version
-
-
-def _files(shard: Shard) -> tuple[Identity, ...]:
-    return tuple(identity(ref) for ref in shard.files)
 
 
 def _what(

@@ -67,7 +67,7 @@ class PastStates:
     _counting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.files = StateFiles(self.context.store, self.context.cache)
+        self.files = self.context.files()
 
     @property
     def readers(self) -> int:
@@ -184,7 +184,7 @@ def number_of_checkpoints(records: Sequence[Record]) -> int:
 
 def file_reader(context: ReaderContext, record: Record, files: StateFiles | None = None) -> StateReader:
     """Reads state where its files are, so there is nothing to close. Nobody pins the record."""
-    own = files or StateFiles(context.store, context.cache)
+    own = files or context.files()
     return context.reader(record, read_files=lambda shard: ShardFiles(own, shard))
 
 

@@ -380,7 +380,7 @@ class StateReader:
                 return target.empty_result(suffix, more=more)
             return LookupResult(True, _gathered(target, len(full), entries), target.what, more)
         raw = opening.backend.get(full if suffix is None else full + suffix)
-        if raw is None or _expired(raw, now):
+        if raw is None or has_expired(raw, now):
             return target.empty_result(suffix)
         return LookupResult(True, target.plain(raw), target.what if suffix is None else "map entry")
 
@@ -454,7 +454,7 @@ class StateCount:
 
     def take(self, key: bytes, raw: bytes) -> None:
         self.entries += 1
-        if _expired(raw, self._clock):
+        if has_expired(raw, self._clock):
             self.expired += len(key) + len(raw)
         else:
             self.live += len(key) + len(raw)
@@ -482,7 +482,8 @@ def _joined(rows: RowsOfJoin, stored: LookupResult, target: Target, limit: int |
     )
 
 
-def _expired(raw: bytes, now: int | None) -> bool:
+def has_expired(raw: bytes, now: int | None) -> bool:
+    """Whether a stored value has a time to live that is over by now."""
     # Without a ttl in the declaration user code sees expired entries, and so does a query.
     return now is not None and (expiry := _expiry(raw)) is not None and expiry <= now
 
@@ -494,7 +495,7 @@ def _live(
     live: list[tuple[bytes, bytes]] = []
     expired = 0
     for key, raw in entries:
-        if _expired(raw, now):
+        if has_expired(raw, now):
             expired += 1
             if limit is not None and expired > (EXPIRED_AT_ONCE if live else MOST_EXPIRED):
                 return live, True

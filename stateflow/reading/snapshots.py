@@ -15,6 +15,7 @@ from stateflow.config.options import cache_of, scratch_parent
 from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Pin, Record, Shard
+from stateflow.reading.files.shard_files import StateFiles
 from stateflow.reading.query import StateReader
 from stateflow.state.backends.base import OpenShard, ReadShard
 from stateflow.state.backends.choice import open_reader
@@ -41,6 +42,10 @@ class ReaderContext:
     def store(self, base: str = "") -> Store:
         """The store of the root, or of the savepoint that a reference is relative to."""
         return open_recorded(base, self.storage_options, root=self.root)
+
+    def files(self) -> StateFiles:
+        """State files of these stores, read without a database."""
+        return StateFiles(self.store, self.cache)
 
     def reader(
         self,

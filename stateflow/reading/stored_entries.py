@@ -7,13 +7,10 @@ from typing import Any
 
 from stateflow.format.encoding import NAMESPACE, PREFIX_WIDTH, TIME_WIDTH, read_timestamp
 from stateflow.format.instants import instant, nearest_instant
-from stateflow.reading.query import Target
+from stateflow.reading.query import Target, has_expired
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values.plain import jsonable
-from stateflow.state.values.serializers import Serializer
-
-_expiry = Serializer.expiry
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +82,4 @@ class StateEntries:
 
     def expired(self, raw: bytes, moment: int | None) -> bool:
         """Whether it has a time to live that is over at this moment."""
-        return (
-            moment is not None
-            and self.target.schema.kind != "timer"
-            and (expiry := _expiry(raw)) is not None
-            and expiry <= moment
-        )
+        return self.target.schema.kind != "timer" and has_expired(raw, moment)
