@@ -19,14 +19,6 @@ from stateflow.connectors import (
 WRITTEN = ("parquet", "json", "csv")
 
 
-def _place(target: Files) -> str:
-    return canonical(target.path)
-
-
-def _path(target: Files) -> str:
-    return target.path
-
-
 def _check(where: str, target: Files, options: Mapping[str, Any], rows: RowType | None) -> None:
     if target.format not in WRITTEN:
         raise UsageError(
@@ -47,10 +39,6 @@ def credentials(path: str, connection: str) -> dict[str, str]:
     return properties_of(f"the folder {path}", connection, "region=eu-west-1")
 
 
-def _require(target: Files) -> None:
-    credentials(target.path, target.connection)
-
-
 APPEND = SinkKind(
     name="files_append",
     mode="append",
@@ -59,9 +47,9 @@ APPEND = SinkKind(
     implementation="stateflow.connectors.files.sink:FilesAppend",
     made_by="files",
     check=_check,
-    require=_require,
-    place=_place,
-    shown=_path,
+    require=lambda target: credentials(target.path, target.connection),
+    place=lambda target: canonical(target.path),
+    shown=lambda target: target.path,
     dataset="file",
     tells_slot=True,
     changes="refused",

@@ -61,7 +61,7 @@ class OneTry:
 
 
 def configuration(table: IcebergTable) -> dict[str, Any]:
-    """What PyIceberg's configuration says of the catalog. UsageError where it says nothing."""
+    """What PyIceberg's configuration says of the catalog. UsageError where it says nothing, or the package is missing."""
     config = required("pyiceberg.utils.config", "iceberg", str(table)).Config()
     found = config.get_catalog_config(table.catalog)
     if not found:
@@ -80,11 +80,6 @@ def _to_set(catalog: str) -> str:
     if own == catalog:
         return f"set {variable} and its like, or "
     return f"say catalog={own!r} and set {variable} and its like, since no variable leads to the name {catalog!r}, or "
-
-
-def require(table: IcebergTable) -> None:
-    """UsageError for a package, or a configuration, that this process lacks."""
-    configuration(table)
 
 
 def catalog_of(table: IcebergTable) -> Catalog:

@@ -103,9 +103,11 @@ class IcebergAppend(Sink):
     target: IcebergTable
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
+        self.upsert.deletion(schema)
+        self.upsert.refuse_nested_order(schema)
         if self.target.create and found(self.target) is None:
             self.refuse_gone(str(self.target))
-            self._make(schema)
+            self._make(self.upsert.columns(schema))
         table = loaded(self.target)
         self.identity = identity_of(table)
         self._columns(table, schema)
@@ -206,11 +208,11 @@ class IcebergAppend(Sink):
             rows=rows,
         )
 
-    def _make(self, schema: StructType, keys: Sequence[str] = ()) -> None:
+    def _make(self, schema: StructType) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         what = str(self.target)
-        columns = made_schema(schema, keys, what)
+        columns = made_schema(schema, self.upsert.keys, what)
         spec = made_partitions(columns, self.target.partitions, what)
         catalog = catalog_of(self.target)
         with told(self.target):

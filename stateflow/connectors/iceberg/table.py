@@ -132,18 +132,6 @@ def _partition(text: str) -> PartitionColumn:
     return PartitionColumn(of_sized, f"{sized}[{size}]") if sized else PartitionColumn(column, "identity")
 
 
-def is_iceberg(target: Any) -> bool:
-    return isinstance(target, IcebergTable)
-
-
-def _place(target: IcebergTable) -> str:
-    return target.place
-
-
-def _require(target: IcebergTable) -> None:
-    import_module("stateflow.connectors.iceberg.catalog").require(target)
-
-
 def _renamed(target: IcebergTable, recorded: str) -> bool:
     # A catalog may be called otherwise where another process is configured.
     return target.name != recorded.rpartition("/")[2]
@@ -168,12 +156,12 @@ APPEND = SinkKind(
     name="iceberg_append",
     mode="append",
     takes="iceberg(table)",
-    accepts=is_iceberg,
+    accepts=lambda target: isinstance(target, IcebergTable),
     implementation="stateflow.connectors.iceberg.sink:IcebergAppend",
     made_by="iceberg",
-    place=_place,
+    place=lambda target: target.place,
     renamed=_renamed,
-    require=_require,
+    require=lambda target: import_module("stateflow.connectors.iceberg.catalog").configuration(target),
     shown=str,
     dataset="iceberg",
     tells_slot=True,

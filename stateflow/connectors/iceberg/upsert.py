@@ -16,7 +16,7 @@ from stateflow.connectors import (
     Stager,
     staged_schema,
 )
-from stateflow.connectors.iceberg.catalog import found, identity_of, loaded, trying_again
+from stateflow.connectors.iceberg.catalog import trying_again
 from stateflow.connectors.iceberg.columns import written_schema
 from stateflow.connectors.iceberg.merge import Merge, Newest
 from stateflow.connectors.iceberg.sink import (
@@ -34,7 +34,7 @@ from stateflow.connectors.iceberg.writer import DataFileWriter
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 _KEYS = ("int", "long", "string", "date", "timestamp", "timestamptz", "boolean", "binary")
@@ -45,16 +45,6 @@ class IcebergUpsert(IcebergAppend):
     """The sink `stream.upsert(uid, iceberg(table), keys=[...], order_by=..., delete_when=...)`."""
 
     declared: ClassVar[SinkKind] = UPSERT
-
-    def open(self, spark: SparkSession, schema: StructType) -> None:
-        self.upsert.deletion(schema)
-        self.upsert.refuse_nested_order(schema)
-        if self.target.create and found(self.target) is None:
-            self.refuse_gone(str(self.target))
-            self._make(self.upsert.columns(schema), self.upsert.keys)
-        table = loaded(self.target)
-        self.identity = identity_of(table)
-        self._columns(table, schema)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, stager: Stager) -> Prepared:
         schema = frame.schema

@@ -18,14 +18,10 @@ from stateflow.connectors import (
     upsert_kind,
 )
 from stateflow.connectors.kafka.settings import settings_of
-from stateflow.connectors.kafka.topic import KafkaTopic, is_kafka
+from stateflow.connectors.kafka.topic import KafkaTopic
 
 TEXTS = {"string": "string", "bytes": "binary"}
 """Types of a column that is a key or a value as it is."""
-
-
-def _place(target: KafkaTopic) -> str:
-    return target.place
 
 
 def _require(target: KafkaTopic) -> None:
@@ -98,10 +94,10 @@ APPEND = SinkKind(
     name="kafka_append",
     mode="append",
     takes="kafka(topic)",
-    accepts=is_kafka,
+    accepts=lambda target: isinstance(target, KafkaTopic),
     implementation="stateflow.connectors.kafka.sink:KafkaAppend",
     made_by="kafka",
-    place=_place,
+    place=lambda target: target.place,
     renamed=_renamed,
     require=_require,
     shown=str,

@@ -84,7 +84,7 @@ def _stranger(field: Any, found: Any) -> str:
 def _field(field: Any, type: str) -> Column:
     """A field of messages."""
     if field is None:
-        return lambda messages: _nulls(len(messages), type)
+        return lambda messages: _plain("", [None] * len(messages), type)
     get = attrgetter(field.name)
     if is_map(field):
         return _map(field, type, get)
@@ -128,14 +128,14 @@ def _values(field: Any, type: str) -> Column:
     """Values of a field's type, one by one; None for one that is not there."""
     message = field.message_type
     if message is not None and message.full_name == TIMESTAMP and type == "timestamp":
-        return _instants(type)
+        return _instants
     if message is not None and message.full_name in WRAPPERS:
         inside = _values(message.fields_by_name["value"], type)
         return lambda values: inside([None if each is None else each.value for each in values])
     if message is not None:
         return _structs(message, type)
     if field.enum_type is not None and type == "string":
-        return _names(field, type)
+        return _names(field)
     return lambda values: _plain(field.name, values, type)
 
 
@@ -168,14 +168,14 @@ def _structs(message: Any, type: str) -> Column:
     return made
 
 
-def _names(field: Any, type: str) -> Column:
+def _names(field: Any) -> Column:
     # Of names that share a number the first is the one to write.
     names: dict[Any, str | None] = {each.number: each.name for each in reversed(field.enum_type.values)}
     names[None] = None
 
     def made(values: Sequence[Any]) -> pa.Array:
         try:
-            return _plain(field.name, [names[each] for each in values], type)
+            return _plain(field.name, [names[each] for each in values], "string")
         except KeyError as error:
             raise ProtobufMisfit(
                 f"{field.name!r} is {error.args[0]}, of which {field.enum_type.full_name} has no name in its schema: declare it as int"
@@ -184,28 +184,20 @@ def _names(field: Any, type: str) -> Column:
     return made
 
 
-def _instants(type: str) -> Column:
-    def made(values: Sequence[Any]) -> pa.Array:
-        import numpy as np
-        import pyarrow as pa
-
-        absent = np.fromiter((each is None for each in values), bool, len(values))
-        seconds = np.fromiter((0 if each is None else each.seconds for each in values), np.int64, len(values))
-        nanos = np.fromiter((0 if each is None else each.nanos for each in values), np.int64, len(values))
-        wrong = (seconds < _FIRST_SECOND) | (seconds > _LAST_SECOND) | (nanos < 0) | (nanos > 999_999_999)
-        if wrong.any():
-            raise ProtobufMisfit(
-                "it has a timestamp outside of the years 1 to 9999, or with nanoseconds below 0 or of a second and more"
-            )
-        return pa.array(seconds * 1_000_000 + nanos // 1000, pa.int64(), mask=absent).cast(arrow_type(type))
-
-    return made
-
-
-def _nulls(count: int, type: str) -> pa.Array:
+def _instants(values: Sequence[Any]) -> pa.Array:
+    import numpy as np
     import pyarrow as pa
 
-    return pa.nulls(count, arrow_type(type))
+    absent = np.fromiter((each is None for each in values), bool, len(values))
+    seconds = np.fromiter((0 if each is None else each.seconds for each in values), np.int64, len(values))
+    nanos = np.fromiter((0 if each is None else each.nanos for each in values), np.int64, len(values))
+    wrong = (seconds < _FIRST_SECOND) | (seconds > _LAST_SECOND) | (nanos < 0) | (nanos > 999_999_999)
+    if wrong.any():
+        raise ProtobufMisfit(
+            "it has a timestamp outside of the years 1 to 9999, or with nanoseconds below 0 or of a second and more"
+        )
+    micros = pa.array(seconds * 1_000_000 + nanos // 1000, pa.int64(), mask=absent)
+    return micros.cast(arrow_type("timestamp"))
 
 
 def _offsets(parts: Sequence[Any]) -> pa.Array:

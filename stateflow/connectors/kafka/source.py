@@ -49,6 +49,7 @@ from stateflow.connectors.kafka.columns import (
     sql_of,
     type_of_parsed,
 )
+from stateflow.connectors.kafka.kinds import TEXTS
 from stateflow.connectors.kafka.protobuf_message import descriptors_of, protobuf_rows
 from stateflow.connectors.kafka.registry import SchemaRegistry, registry_of
 from stateflow.connectors.kafka.settings import java_settings
@@ -66,8 +67,6 @@ _SHORTLY = 3.0
 """Seconds that a plan waits for brokers."""
 _NUMBERS = 1 << 32
 """A partition's number is its topic's place among the topics times this, and its own number in the topic."""
-_TYPES = {"string": "string", "bytes": "binary"}
-"""Of a value that is not taken apart."""
 _ARGUMENTS = {
     "subscribe": "the topics, kafka('orders', 'returns', ...)",
     "subscribepattern": "each topic by its name, kafka('orders', 'returns', ...)",
@@ -497,7 +496,7 @@ def messages_of(uid: str, topic: KafkaTopic, rows: RowType | None) -> KafkaMessa
     reader = f"kafka {topic.value}" if f"kafka {topic.value}" in READERS else "kafka"
     check_reader_options(f"{where}, {topic}", reader, topic.options)
     _check_limits(where, topic)
-    type = _TYPES.get(topic.value)
+    type = TEXTS.get(topic.value)
     if rows is None:
         if type is None:
             raise UsageError(
@@ -563,7 +562,7 @@ def _check_key(where: str, messages: KafkaMessages) -> None:
         raise UsageError(
             f"{where}: key={topic.key!r} would do nothing, as {messages.rows.name} has no field {KEY}: add one, or leave it out"
         )
-    expected = {"string": "string", "bytes": "binary"}.get(messages.key_format)
+    expected = TEXTS.get(messages.key_format)
     if field is not None and expected is not None and field.type != expected:
         raise UsageError(
             f"{where}: {KEY} of {messages.rows.name} is a {field.type}, and a key of {topic.key!r} is "

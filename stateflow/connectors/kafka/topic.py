@@ -255,7 +255,3 @@ def _check_start(what: str, topic: KafkaTopic) -> None:
     many = topic.per_batch
     if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
         raise UsageError(f"{what}: per_batch is a number of messages, 1 or more, not {many!r}")
-
-
-def is_kafka(target: Any) -> bool:
-    return isinstance(target, KafkaTopic)

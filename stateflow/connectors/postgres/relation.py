@@ -193,11 +193,8 @@ class Relation:
     ) -> bool:
         """Whether it may refuse rows whose values have the right types. `own_index` is that of an upsert's keys, `written` the columns that get values.
         `deletes`: rows may go, to which those of another table may still point."""
-        row = self.one(
-            _GUARDS,
-            {"oid": oid, "own": own_index, "written": list(written), "sure": _SURE, "deletes": deletes},
-        )
-        return bool(row and row[0])
+        asked = {"oid": oid, "own": own_index, "written": list(written), "sure": _SURE, "deletes": deletes}
+        return self.one(_GUARDS, asked) == (True,)
 
     def indexed(self, oid: int) -> dict[str, bool]:
         """Columns of any length that an index has, which refuses values that are too long for it. True for one whose text is no shorter than what the
@@ -206,8 +203,7 @@ class Relation:
 
     def may_discard(self, oid: int) -> bool:
         """Whether a trigger of the table or of a partition, a rule or a policy may leave rows out, or leave them there, which is no error to the server."""
-        row = self.one(_DISCARDS, {"oid": oid})
-        return bool(row and row[0])
+        return self.one(_DISCARDS, {"oid": oid}) == (True,)
 
     def identity(self, oid: int) -> str:
         """The same however the connection is spelled: another server has started at another time."""
@@ -403,10 +399,4 @@ def refuse_made_anew(
         f"{what} was made anew since slot {slot} or one before it came (dropped, or read back from a dump), so that rows may be missing: put "
         f"the old one back; or, if it has what came before, UPDATE {relation.slots} SET relation = {oid} WHERE job = '{at.job}' AND sink = "
         f"'{at.sink}'; or give it a new sink uid{given_up}"
-    )
-
-
-def missing_schema(error: Any, what: str, schema: str) -> IncompatibleError:
-    return IncompatibleError(
-        f"{what} cannot be made: {error.diag.message_primary}; CREATE SCHEMA {quoted(schema)} first, or GRANT CREATE ON it"
     )

@@ -33,7 +33,7 @@ from stateflow.connectors.postgres.columns import (
     overlong,
     quoted,
 )
-from stateflow.connectors.postgres.relation import Relation, missing_schema, refuse_made_anew
+from stateflow.connectors.postgres.relation import Relation, refuse_made_anew
 from stateflow.connectors.postgres.server import connected, is_passing, make_table, said, trying_again
 from stateflow.connectors.postgres.table import APPEND, UPSERT, PostgresTable, names_of_table
 
@@ -339,7 +339,9 @@ class PostgresAppend(Sink):
         try:
             make_table(self.target.connection, what, f"{relation.name} ({', '.join(columns)})")
         except (psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege) as error:
-            raise missing_schema(error, what, relation.schema) from error
+            raise IncompatibleError(
+                f"{what} cannot be made: {error.diag.message_primary}; CREATE SCHEMA {quoted(relation.schema)} first, or GRANT CREATE ON it"
+            ) from error
 
     def _load(self, relation: Relation, rows: Sequence[tuple[str, str]], operation: str) -> Load:
         """What batches do to the table as it is now. Refuses a table that does not fit."""

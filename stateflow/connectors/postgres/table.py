@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from stateflow.connectors import GETS_NEW_ROWS, SinkKind, UsageError, required, upsert_kind
@@ -120,14 +119,6 @@ def conninfo(connection: str, environment: Mapping[str, str] = os.environ) -> st
     return value
 
 
-def is_postgres(target: Any) -> bool:
-    return isinstance(target, PostgresTable)
-
-
-def _place(target: PostgresTable) -> str:
-    return target.place
-
-
 def _require(target: PostgresTable) -> None:
     required("psycopg", "postgres", str(target))
     conninfo(target.connection)
@@ -143,10 +134,10 @@ APPEND = SinkKind(
     name="postgres_append",
     mode="append",
     takes="postgres(table)",
-    accepts=is_postgres,
+    accepts=lambda target: isinstance(target, PostgresTable),
     implementation="stateflow.connectors.postgres.sink:PostgresAppend",
     made_by="postgres",
-    place=_place,
+    place=lambda target: target.place,
     renamed=_renamed,
     require=_require,
     shown=str,
