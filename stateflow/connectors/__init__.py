@@ -40,13 +40,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.rows.as_json import as_json, check_as_json, from_json, value_as_json
     from stateflow.pipelines.rows.former_names import as_of_today, columns_to_read, former_names
     from stateflow.pipelines.rows.misfits import Misfits, Reading
-    from stateflow.pipelines.rows.row_type import (
-        Field,
-        RowType,
-        quoted,
-        row_type,
-        text_in_sql,
-    )
+    from stateflow.pipelines.rows.row_type import Field, RowType, quoted, row_type, text_in_sql
     from stateflow.pipelines.rows.type_text import fields_of, inside_of, parts_of_schema
     from stateflow.pipelines.sink_kinds import (
         GETS_NEW_ROWS,
@@ -57,13 +51,7 @@ if TYPE_CHECKING:
         require_columns,
         upsert_kind,
     )
-    from stateflow.spark.sinks.base import (
-        BatchFunction,
-        CommitRequest,
-        Committed,
-        DeliveryMode,
-        Sink,
-    )
+    from stateflow.spark.sinks.base import BatchFunction, CommitRequest, Committed, DeliveryMode, Sink
     from stateflow.spark.sinks.duplicates import first_duplicate
     from stateflow.spark.sinks.slot import SinkSlot
     from stateflow.spark.sinks.staging import Staged, Stager, staged_schema

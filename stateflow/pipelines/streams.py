@@ -62,10 +62,7 @@ from stateflow.pipelines.ready.window_process import WindowProcess, window_code
 from stateflow.pipelines.ready.windows import LENIENT, Window, late_when, not_negative, window_of
 from stateflow.pipelines.rows.row_type import RowType, row_type
 from stateflow.pipelines.sinks import add_sink
-from stateflow.pipelines.step_checks import (
-    check_same_rows,
-    check_transform,
-)
+from stateflow.pipelines.step_checks import check_same_rows, check_transform
 from stateflow.pipelines.top import top
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, ttl_of

@@ -17,13 +17,7 @@ from typing import Any, Literal
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.encoding import PREFIX_WIDTH, encode_timestamp, prefix, renumbered, state_range
 from stateflow.format.expiry_blocks import is_block, keys_of
-from stateflow.format.records import (
-    FileRef,
-    OperatorState,
-    Record,
-    Savepoint,
-    StateSchema,
-)
+from stateflow.format.records import FileRef, OperatorState, Record, Savepoint, StateSchema
 from stateflow.format.state_names import names_between
 from stateflow.reading.files.differences import (
     UNKNOWN,

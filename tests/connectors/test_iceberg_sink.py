@@ -30,13 +30,7 @@ from stateflow.connectors import Sink
 from stateflow.connectors.iceberg.catalog import OneTry, configuration
 from stateflow.connectors.iceberg.slots import SINK, SLOT
 from stateflow.connectors.iceberg.writer import DataFileWriter
-from stateflow.errors import (
-    DisagreementError,
-    IncompatibleError,
-    NotFoundError,
-    UnavailableError,
-    UsageError,
-)
+from stateflow.errors import DisagreementError, IncompatibleError, NotFoundError, UnavailableError, UsageError
 from stateflow.pipelines.sink_kinds import kind_of
 from stateflow.pipelines.sinks import check_sink
 from stateflow.spark.sinks.kinds import prepare_rewind

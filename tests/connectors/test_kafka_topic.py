@@ -11,11 +11,7 @@ from confluent_kafka import KafkaError
 import stateflow as sf
 from stateflow.connectors.kafka import slots
 from stateflow.connectors.kafka.cluster import Cluster
-from stateflow.connectors.kafka.settings import (
-    java_settings,
-    registry_settings,
-    settings_of,
-)
+from stateflow.connectors.kafka.settings import java_settings, registry_settings, settings_of
 from stateflow.jobs.checking import checked
 from stateflow.masking import hidden
 from stateflow.pipelines.inputs.connection import parsed

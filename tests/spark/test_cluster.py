@@ -13,15 +13,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Record
 from stateflow.storage.roots import open_store
 from tests.spark.murder import ROOT, Run
-from tests.spark.murder_evidence import (
-    Inbox,
-    delta_rows,
-    difference,
-    examine,
-    examine_store,
-    head,
-    state_of,
-)
+from tests.spark.murder_evidence import Inbox, delta_rows, difference, examine, examine_store, head, state_of
 from tests.spark.murder_pipelines import JOB, Marks
 from tests.spark.murder_victim import Errand
 from tests.spark.standalone import standalone

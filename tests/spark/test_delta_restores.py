@@ -8,13 +8,7 @@ from typing import Any, cast
 import pytest
 
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.delta_restores import (
-    Detour,
-    TableRestore,
-    UndoneRead,
-    next_step,
-    restores_in,
-)
+from stateflow.spark.sources.delta_restores import Detour, TableRestore, UndoneRead, next_step, restores_in
 from stateflow.spark.sources.detours import LeafDetour
 from stateflow.spark.sources.leaves import LeafDescription
 

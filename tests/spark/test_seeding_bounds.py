@@ -14,17 +14,7 @@ from stateflow.errors import UsageError
 from stateflow.format.source_offsets import joined_lines
 from stateflow.spark.inputs.seeding import plan_batch, seed
 from stateflow.spark.sources.positions import bound_lies_behind, bounded_batches
-from tests.spark.replay import (
-    Batch,
-    Replay,
-    append_file,
-    append_version,
-    files,
-    ids,
-    numbers,
-    rows,
-    table,
-)
+from tests.spark.replay import Batch, Replay, append_file, append_version, files, ids, numbers, rows, table
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 

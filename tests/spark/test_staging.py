@@ -21,12 +21,7 @@ from stateflow.format.layout import origin_of
 from stateflow.format.records import FileRef
 from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.sinks import SinkSlot
-from stateflow.spark.sinks.staging import (
-    ScratchTarget,
-    StagedWriter,
-    Stager,
-    StoreTarget,
-)
+from stateflow.spark.sinks.staging import ScratchTarget, StagedWriter, Stager, StoreTarget
 from stateflow.storage.file_urls import file_url
 from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stateflow.connectors import UsageError
-from stateflow.connectors.kafka.protobuf import (
-    ProtobufFile,
-    ProtobufMisfit,
-    file_of,
-    file_of_set,
-    misfit_of,
-)
+from stateflow.connectors.kafka.protobuf import ProtobufFile, ProtobufMisfit, file_of, file_of_set, misfit_of
 from stateflow.connectors.kafka.protobuf_rows import ProtobufRows
 from stateflow.connectors.kafka.registry import SchemaRegistry, registry_of, subject_of
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stateflow.pipelines.rows.row_type import (
-    Field,
-    RowType,
-    nested_in,
-    quoted,
-    row_type,
-    text_in_sql,
-)
+from stateflow.pipelines.rows.row_type import Field, RowType, nested_in, quoted, row_type, text_in_sql
 from stateflow.pipelines.rows.type_text import inside_of, parts_of_schema
 
 

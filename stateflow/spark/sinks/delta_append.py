@@ -11,10 +11,7 @@ from stateflow.format.records import Prepared
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.sink_kinds import DELTA_APPEND
 from stateflow.spark.internals.delta_log import DeltaLog, TableShape, Transaction
-from stateflow.spark.sinks.base import (
-    CommitRequest,
-    Committed,
-)
+from stateflow.spark.sinks.base import CommitRequest, Committed
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_table import (
     added,

@@ -16,19 +16,8 @@ from stateflow.format.records import Prepared
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.pipelines.sink_kinds import is_table
 from stateflow.spark.internals.delta_log import DeltaLog, LoggedCommit, TableShape, Transaction, logged_commit
-from stateflow.spark.sinks.base import (
-    CommitRequest,
-    Committed,
-    Sink,
-)
-from stateflow.spark.sinks.delta_table import (
-    APPEND_ONLY,
-    UNMARKED,
-    called,
-    committed,
-    in_sql,
-    log_of,
-)
+from stateflow.spark.sinks.base import CommitRequest, Committed, Sink
+from stateflow.spark.sinks.delta_table import APPEND_ONLY, UNMARKED, called, committed, in_sql, log_of
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_restores import Read, restore_at
 

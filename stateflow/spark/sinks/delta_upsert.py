@@ -22,13 +22,7 @@ from stateflow.spark.internals.managed_tables import managed_table
 from stateflow.spark.sinks.base import CommitRequest, Committed
 from stateflow.spark.sinks.delta_rewind import TableSink
 from stateflow.spark.sinks.delta_rewrite import bytes_per_file, files_to_rewrite, is_plain, metrics, rewritten
-from stateflow.spark.sinks.delta_table import (
-    APPEND_ONLY,
-    called,
-    committed,
-    open_table,
-    stuck,
-)
+from stateflow.spark.sinks.delta_table import APPEND_ONLY, called, committed, open_table, stuck
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.key_ranges import key_ranges
 from stateflow.spark.sinks.same_task import with_plain_names

@@ -13,22 +13,10 @@ from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.sources.delta import bound_version
 from stateflow.spark.sources.delta_offset import DeltaOffset
-from stateflow.spark.sources.delta_restores import (
-    Detour,
-    TableRestore,
-    UndoneRead,
-    next_step,
-    restores_in,
-)
+from stateflow.spark.sources.delta_restores import Detour, TableRestore, UndoneRead, next_step, restores_in
 from stateflow.spark.sources.leaves import LeafDescription
 from stateflow.spark.sources.positions import Bound, bound_of, delta_source
-from stateflow.spark.sources.read_commits import (
-    READ_ANEW,
-    OtherCopy,
-    TableCommits,
-    other_copy,
-    way_back,
-)
+from stateflow.spark.sources.read_commits import READ_ANEW, OtherCopy, TableCommits, other_copy, way_back
 
 _LEAVE_OUT = {"skipchangecommits", "ignoredeletes", "ignorechanges"}
 """Options with which Delta reads on silently where rows were removed."""
