@@ -57,7 +57,8 @@ def _named(left: KeyedRows, right: KeyedRows) -> dict[str, tuple[Field, Filled]]
     for side, keyed in sides:
         for field in keyed.known().fields:
             name = f"{side}_{field.name}"
-            named.setdefault(name, (_called(name, field), _source(name, side, keyed, left, field)))
+            called = Field(name, field.type, field.hint)
+            named.setdefault(name, (called, _source(name, side, keyed, left, field)))
     return named
 
 
@@ -65,10 +66,6 @@ def _source(name: str, side: str, keyed: KeyedRows, left: KeyedRows, field: Fiel
     if field.name in keyed.columns:
         return Filled(name, KEY, left.columns[keyed.columns.index(field.name)])
     return Filled(name, side, field.name)
-
-
-def _called(name: str, field: Field) -> Field:
-    return Field(name, field.type, field.hint)
 
 
 def _refuse_qualified(uid: str, where: str, left: KeyedRows, right: KeyedRows) -> None:

@@ -467,7 +467,8 @@ def window_states(
             "panes": ColumnLayout({**partials, PANE: bool}, timed=True),
             "ends": ColumnLayout(timed=True),
         }
-    return {**_window_states(partials, emitted=emit == "on_time" and lateness > 0), **distinct}
+    names = ("windows", "emitted") if emit == "on_time" and lateness > 0 else ("windows",)
+    return {**{name: ColumnLayout(partials, timed=True) for name in names}, **distinct}
 
 
 def stored_columns(uid: str, rows: RowType, names: tuple[str, ...]) -> dict[str, type[Any]]:
@@ -535,11 +536,6 @@ def _deduplication_states(
 def stored_name(column: str) -> str:
     """The state column of a column of rows."""
     return f"row_{column}"
-
-
-def _window_states(partials: Mapping[str, type[Any]], *, emitted: bool) -> dict[str, ColumnLayout]:
-    names = ("windows", "emitted") if emitted else ("windows",)
-    return {name: ColumnLayout(partials, timed=True) for name in names}
 
 
 def _distinct_states(aggregates: tuple[Aggregated, ...], *, timed: bool) -> dict[str, ColumnLayout]:

@@ -136,15 +136,10 @@ def late_when(given: Any) -> str:
 
 
 def not_negative(step: str, name: str, given: Duration) -> int:
-    length = _micros(step, name, given)
+    length = signed(step, name, given)
     if length < 0:
         raise UsageError(f"{step}: {name} is {given!r}: give it zero or more, such as '5 minutes'")
     return length
-
-
-def signed(step: str, name: str, given: Duration) -> int:
-    """A duration that may be below zero."""
-    return _micros(step, name, given)
 
 
 def event_time(
@@ -176,20 +171,21 @@ def event_time(
 
 
 def _positive(window: str, name: str, given: Duration) -> int:
-    length = _micros(window, name, given)
+    length = signed(window, name, given)
     if length <= 0:
         raise UsageError(f"{window}: {name} is {given!r}: give it a length above zero, such as '1 minute'")
     return length
 
 
 def _shift(window: str, given: Duration, length: int) -> int:
-    return _micros(window, "offset", given) % length
+    return signed(window, "offset", given) % length
 
 
-def _micros(window: str, name: str, given: Duration) -> int:
+def signed(step: str, name: str, given: Duration) -> int:
+    """A duration that may be below zero."""
     if not isinstance(given, str | timedelta):
-        raise UsageError(f"{window}: {name} is {given!r}: write it like '10 minutes', or as a timedelta")
+        raise UsageError(f"{step}: {name} is {given!r}: write it like '10 minutes', or as a timedelta")
     try:
         return bounded_micros(given)
     except UsageError as error:
-        raise UsageError(f"{window}: {name}: {error}") from None
+        raise UsageError(f"{step}: {name}: {error}") from None

@@ -13,6 +13,7 @@ from stateflow.pipelines.rows.misfits import failed_batch
 from stateflow.pipelines.rows.row_type import quoted, text_in_sql
 from stateflow.spark.internals.delta_log import TableShape
 from stateflow.spark.sinks.table_rules import GENERATED
+from stateflow.spark.sources.catalog_tables import PREVIEW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,8 +36,6 @@ _CHANGED = {
 }
 """Values of partitions, by type, that are read back as null, as other bytes or as other times."""
 _IN_UTC = ", run in UTC (spark.sql.session.timeZone) if it is of an hour that comes twice"
-_PREVIEW = "catalogOwned-preview"
-"""The feature `catalogManaged` as a preview of Delta's had it."""
 
 
 def check_fit(schema: StructType, table: TableShape, target: str, in_sql: str) -> None:
@@ -47,7 +46,7 @@ def check_fit(schema: StructType, table: TableShape, target: str, in_sql: str) -
                 f"{target} has the identity column {field.name!r}, which a sink cannot fill: drop it or "
                 "write to a table without one"
             )
-    if _PREVIEW in table.features:
+    if PREVIEW in table.features:
         raise IncompatibleError(
             f"{target} has commits that its catalog manages as a preview of Delta's had it, which a sink cannot take part in: "
             "write to a table without them"

@@ -53,10 +53,12 @@ class FunctionSink(Sink):
                 f"can call: run it once, or, if no code has the sink any more, give the rows up with `stateflow abandon {at.job_name} {at.slot}`"
             )
         frame = request.stager.read(request.spark, prepared.files, staged_schema(prepared))
+        # A job that is made again under an old name has another key.
+        delivery = Delivery(f"{at.job}/{at.sink}", at.slot, at.job_name, at.sink, at.record)
         # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
         request.still_owner()
         try:
-            function(frame, at.slot if takes_id(function) else delivery_of(at))
+            function(frame, at.slot if takes_id(function) else delivery)
         except FencedError:
             raise
         except (Exception, SystemExit) as error:
@@ -66,8 +68,3 @@ class FunctionSink(Sink):
                 f"up with `stateflow abandon {at.job_name} {at.slot}`"
             ) from error
         return "committed"
-
-
-def delivery_of(at: SinkSlot) -> Delivery:
-    """What the function may keep: a job that is made again under an old name has another key."""
-    return Delivery(f"{at.job}/{at.sink}", at.slot, at.job_name, at.sink, at.record)

@@ -8,9 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.internals.sources import DeltaSource
-from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.leaves import LeafDescription
 from stateflow.spark.sources.positions import delta_source
 
@@ -30,10 +28,10 @@ def changed_columns(
     for leaf in leaves:
         if leaf.kind != "delta":
             continue
-        line = leaf.line_in(state)
+        position = leaf.position_in(state)
         with delta_source(spark, leaf, scratch / f"{leaf.uid}-{leaf.place}") as source:
             streams.append((leaf.uid, source.log.path))
-            if line != NOTHING and _changes(source, DeltaOffset.parse(line).version):
+            if position is not None and _changes(source, position.version):
                 found.append(streams[-1])
     return found or streams
 

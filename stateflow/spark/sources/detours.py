@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError
 from stateflow.format.records import Record, SourceState
-from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.sources.delta import bound_version
 from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.delta_restores import Detour, TableRestore, UndoneRead, next_step, restores_in
@@ -41,10 +40,9 @@ class LeafDetour:
 
     def is_sound_at(self, record: Record) -> bool:
         """Whether the job had read nothing by then of the undone versions."""
-        line = self.leaf.line_in(record.sources)
-        if line == NOTHING:
+        position = self.leaf.position_in(record.sources)
+        if position is None:
             return True
-        position = DeltaOffset.parse(line)
         return position.table == self.position.table and not isinstance(
             next_step(position, self.restores), UndoneRead
         )
@@ -92,11 +90,11 @@ def detours(
     """
     found: list[LeafDetour | OtherCopy] = []
     for leaf in leaves:
-        line, bound = leaf.line_in(state), bound_of(leaf.uid, until)
-        if leaf.kind != "delta" or line == NOTHING or (until is not None and bound is None):
+        position, bound = leaf.position_in(state), bound_of(leaf.uid, until)
+        if position is None or (until is not None and bound is None):
             continue
         with delta_source(spark, leaf, scratch / f"{leaf.number}") as source:
-            position, last, commits = DeltaOffset.parse(line), source.log.version(), TableCommits.of(source)
+            last, commits = source.log.version(), TableCommits.of(source)
             if (other := other_copy(leaf, commits, state)) is not None:
                 found.append(other)
                 continue
@@ -136,10 +134,9 @@ def passed_restores(
     """Source, table and version of each restore that a query has read across while Delta left the changes out."""
     found = []
     for leaf in leaves:
-        lines = (leaf.line_in(before), leaf.line_in(after))
-        if leaf.kind != "delta" or not _LEAVE_OUT & leaf.options.keys() or NOTHING in lines:
+        first, last = leaf.position_in(before), leaf.position_in(after)
+        if first is None or last is None or not _LEAVE_OUT & leaf.options.keys():
             continue
-        first, last = map(DeltaOffset.parse, lines)
         if first.table != last.table or last.version <= first.version:
             continue
         with delta_source(spark, leaf, scratch / f"{leaf.number}") as source:

@@ -10,9 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from stateflow.format.records import SourceState
-from stateflow.format.source_offsets import NOTHING
 from stateflow.spark.internals.delta_log import CHANGE_FEED, DeltaLog, property_is_on
-from stateflow.spark.sources.delta_offset import DeltaOffset
 from stateflow.spark.sources.leaves import LeafDescription
 from stateflow.spark.sources.positions import delta_source
 
@@ -40,11 +38,10 @@ def feed_gaps(
     """The gap of each source that reads changes and stands in one. Delta's own error names no table."""
     gaps = []
     for leaf in leaves:
-        line = leaf.line_in(state)
-        if leaf.kind != "delta" or line == NOTHING:
+        if (position := leaf.position_in(state)) is None:
             continue
         with delta_source(spark, leaf, scratch / f"{leaf.uid}-{leaf.place}") as source:
-            first = DeltaOffset.parse(line).version
+            first = position.version
             if not source.reads_changes() or first > source.log.version():
                 continue
             if (last := _last_without_feed(source.log, first)) is not None:

@@ -18,6 +18,7 @@ from stateflow.format.source_offsets import NOTHING, SourceLeaves, places_of
 from stateflow.pipelines.inputs.tables import of_change_feed
 from stateflow.spark.internals.plans import PlanNode, plan_of
 from stateflow.spark.internals.sources import StreamRelation, relation_of
+from stateflow.spark.sources.delta_offset import DeltaOffset
 
 _NOT_REWINDABLE = {
     "rate": "its values depend on when the query was started",
@@ -76,6 +77,11 @@ class LeafDescription:
         if recorded is None or self.place >= len(recorded.lines):
             return NOTHING
         return recorded.lines[self.place]
+
+    def position_in(self, state: Mapping[str, SourceState]) -> DeltaOffset | None:
+        """Where a stream of a Delta table stands in a record's sources; None for one that has not begun, and for another kind."""
+        line = self.line_in(state)
+        return DeltaOffset.parse(line) if self.kind == "delta" and line != NOTHING else None
 
 
 def check_frame(df: DataFrame, exactly_once: bool = True) -> list[LeafDescription]:

@@ -12,7 +12,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from stateflow.format.records import Record, SourceState
-from stateflow.format.source_offsets import NOTHING, UNDER_NEW_UIDS
+from stateflow.format.source_offsets import UNDER_NEW_UIDS
 from stateflow.spark.internals.sources import DeltaSource
 from stateflow.spark.sources.delta import APPENDED_TWICE
 from stateflow.spark.sources.delta_log import commit_id, local_log_of
@@ -51,7 +51,7 @@ class OtherCopy:
 
     def is_sound_at(self, record: Record) -> bool:
         """Whether the job had read nothing else by then than this copy has."""
-        position, noted = _position(self.leaf, record.sources), _noted(self.leaf, record.sources)
+        position, noted = self.leaf.position_in(record.sources), _noted(self.leaf, record.sources)
         return (
             position is None
             or position.newest_read < 0
@@ -84,7 +84,7 @@ def other_copy(
     leaf: LeafDescription, commits: TableCommits, sources: Mapping[str, SourceState]
 ) -> OtherCopy | None:
     """What is there where the stream's table has another commit than the one that was read; else None."""
-    position, noted = _position(leaf, sources), _noted(leaf, sources)
+    position, noted = leaf.position_in(sources), _noted(leaf, sources)
     if position is None or not noted or commits.id_of_last(position) in ("", noted):
         return None
     return OtherCopy(leaf, commits, position.newest_read)
@@ -104,7 +104,7 @@ class ReadCommits:
         """The sources, each with the commits that it has read. `before`: as the record before has them."""
         noted = dict(sources)
         for leaf in self.leaves:
-            position, was = _position(leaf, noted), _position(leaf, before)
+            position, was = leaf.position_in(noted), leaf.position_in(before)
             if position is None:
                 continue
             # A commit that is read in parts is the same one in each batch, and nothing is read yet where a run has only begun.
@@ -127,12 +127,6 @@ class ReadCommits:
             ):
                 self._opened[leaf.number] = TableCommits.of(source)
         return self._opened[leaf.number]
-
-
-def _position(leaf: LeafDescription, sources: Mapping[str, SourceState]) -> DeltaOffset | None:
-    """Where a Delta stream is; None for one that has not begun, and for another kind."""
-    line = leaf.line_in(sources)
-    return DeltaOffset.parse(line) if leaf.kind == "delta" and line != NOTHING else None
 
 
 def _noted(leaf: LeafDescription, sources: Mapping[str, SourceState]) -> str:
