@@ -5,41 +5,23 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import uuid
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, cast
 
-import msgspec
-import pyarrow as pa
-
-from stateflow.connectors import (
-    CommitRequest,
-    DisagreementError,
-    Prepared,
-    SinkSlot,
-    Stager,
-    UnavailableError,
-)
+from stateflow.connectors import Prepared
 from stateflow.connectors.iceberg.catalog import loaded
 from stateflow.connectors.iceberg.sink import IcebergAppend, RecordedTable
 from stateflow.connectors.iceberg.table import IcebergTable
 from stateflow.connectors.iceberg.upsert import IcebergUpsert
 from stateflow.connectors.iceberg.writer import DescribingWriter
-from stateflow.spark.sinks.staging import StagedWriter, StoreTarget
-from stateflow.storage.roots import open_store
-from tests.connectors.decided import DecidedRows
+from tests.connectors.decided import DecidedRows, carry_out
 
-SCHEMA = pa.schema([("id", pa.int64()), ("slot", pa.int64())])
 IN_SPARK = {
     "type": "struct",
-    "fields": [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in SCHEMA.names],
+    "fields": [
+        {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in DecidedRows.SCHEMA.names
+    ],
 }
-JOB = "3f2b6c1e-1111-4a6e-9d3f-0123456789ab"
-UNAVAILABLE, BEHIND = 9, 7
-"""Exit codes of a process that its catalog let down, and of one that others were faster than."""
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     [
@@ -61,7 +43,7 @@ class Records(DecidedRows):
     def decide(self) -> None:
         self.root.mkdir()
         for slot in range(1, self.slots + 1):
-            (self.root / f"{slot}.json").write_bytes(msgspec.json.encode(self._prepared(slot)))
+            self.keep(slot, self._prepared(slot))
 
     def carry_on(self) -> BaseProcess:
         """A process with all the records that are not finished. It begins at once: a server of forks has imported all there is."""
@@ -73,7 +55,7 @@ class Records(DecidedRows):
         return process
 
     def _prepared(self, slot: int) -> Prepared:
-        batch = pa.record_batch([list(self.ids(slot)), [slot] * self.rows], schema=SCHEMA)
+        batch = self.batch(slot)
         opened = loaded(self.table)
         columns = [[field.field_id, field.name] for field in opened.schema().fields]
         uuid = str(opened.metadata.table_uuid)
@@ -86,12 +68,7 @@ class Records(DecidedRows):
             writer.write(batch)
             payload["files"] = [json.loads(text) for text in writer.close()]
         else:
-            target = StoreTarget(partial(open_store, str(self.root)), f"{slot}.parquet")
-            staging = StagedWriter(SCHEMA, target)
-            staging.write(batch)
-            file = staging.close()
-            assert file is not None
-            staged = (file,)
+            staged = (self.staged(slot, batch),)
             payload |= {"schema": json.dumps(IN_SPARK), "keys": ["id"], "order_by": [], "operation": ""}
         return Prepared(
             kind=self.kind, target=self.table.place, prev=slot - 1 or None, payload=payload, files=staged, rows=self.rows
@@ -100,13 +77,4 @@ class Records(DecidedRows):
 
 def main(root: str, first: int, last: int, environment: dict[str, str]) -> None:
     os.environ.update(environment)
-    stager = Stager(partial(open_store, root), lambda: uuid.uuid4().hex)
-    for slot in range(first, last + 1):
-        prepared = msgspec.json.decode(Path(root, f"{slot}.json").read_bytes(), type=Prepared)
-        at = SinkSlot(JOB, "orders", "out", slot, 1, record=f"w{slot}", prev=prepared.prev)
-        try:
-            SINKS[prepared.kind].commit(CommitRequest(prepared, at, cast("Any", None), stager, lambda: None))
-        except (UnavailableError, DisagreementError) as error:
-            # Of two runs the slower one may find the table ahead of it: in a job its fence stops it.
-            os._exit(UNAVAILABLE if isinstance(error, UnavailableError) else BEHIND)
-        Path(root, f"{slot}.done").touch()
+    carry_out(root, first, last, SINKS)

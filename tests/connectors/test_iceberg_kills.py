@@ -16,9 +16,10 @@ from pyiceberg.catalog import Catalog
 import stateflow as sf
 import stateflow.connectors.tries as pauses_module
 from stateflow.testing import SinkConformance
+from tests.connectors.decided import BEHIND, UNAVAILABLE
 from tests.connectors.forwarder import forwarder
 from tests.connectors.iceberg_catalog import NAME, rows_of, sql_catalog
-from tests.connectors.iceberg_committer import BEHIND, SCHEMA, UNAVAILABLE, Records
+from tests.connectors.iceberg_committer import Records
 from tests.connectors.iceberg_rest import RestServer, rest_server
 from tests.connectors.promises import only
 
@@ -41,7 +42,7 @@ def finish(records: Records) -> None:
 
 
 def records_of(catalog: Catalog, folder: Path, kind: str, slots: int) -> Records:
-    catalog.create_table("shop.t", SCHEMA)
+    catalog.create_table("shop.t", Records.SCHEMA)
     records = Records(root=folder / "root", table=sf.iceberg("shop.t", catalog=NAME), slots=slots, kind=kind)
     records.decide()
     return records

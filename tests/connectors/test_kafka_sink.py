@@ -33,8 +33,9 @@ from stateflow.connectors.kafka.ends import ends_of
 from stateflow.replay.delivered import delivered_rows
 from stateflow.spark.sinks.kinds import delivered
 from stateflow.testing.sink_log import SinkLog, make_sink
+from tests.connectors.decided import UNAVAILABLE
 from tests.connectors.fed import FedJob
-from tests.connectors.kafka_committer import UNAVAILABLE, Records
+from tests.connectors.kafka_committer import Records
 from tests.connectors.kafka_server import Topics
 from tests.refusals.refusal import refused
 from tests.spark.kafka_broker import Broker
@@ -524,7 +525,7 @@ def test_a_topic_says_where_its_next_messages_will_stand(log: SinkLog, topics: T
 def test_kills_of_the_run_at_any_moment_leave_every_message_once(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    records = Records(tmp_path / "root", topic, topics.address, slots=24, messages=20_000)
+    records = Records(root=tmp_path / "root", topic=topic, address=topics.address, slots=24, messages=20_000)
     records.decide()
     seed = random.randrange(10**6)
     moments, kills = random.Random(seed), 0
@@ -545,7 +546,9 @@ def test_brokers_that_are_killed_and_slow_in_the_middle_of_commits_leave_every_m
     broker: Broker, topics: Topics, topic: str, tmp_path: Path
 ) -> None:
     """STATEFLOW_LONG=1 kills fifty."""
-    records = Records(tmp_path / "root", topic, topics.address, slots=20 * KILLS, messages=2_000)
+    records = Records(
+        root=tmp_path / "root", topic=topic, address=topics.address, slots=20 * KILLS, messages=2_000
+    )
     records.decide()
     seed = random.randrange(10**6)
     moments, kills = random.Random(seed), 0

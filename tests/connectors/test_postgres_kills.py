@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.postgres import Postgres, running_postgres
-from tests.connectors.postgres_committer import UNAVAILABLE, Records
+from tests.connectors.decided import UNAVAILABLE
+from tests.connectors.postgres_committer import Records
 from tests.connectors.postgres_server import Server
 
 LONG = bool(os.environ.get("STATEFLOW_LONG"))
