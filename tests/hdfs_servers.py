@@ -5,8 +5,6 @@ from __future__ import annotations
 import getpass
 import itertools
 import json
-import os
-import signal
 import subprocess
 import time
 import urllib.error
@@ -23,7 +21,7 @@ from stateflow.config.options import cache_folder
 from stateflow.spark.session.jars import recorded_jars, spark_jars
 from stateflow.spark.session.java import require_java
 from tests.quick_java import QUICK_JAVA
-from tests.spark.standalone import free_port
+from tests.spark.standalone import end_process, free_port
 
 _names = itertools.count(1)
 
@@ -97,12 +95,7 @@ def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
         }
         yield HdfsServer(ports["rpc"], ports["http"], options, process)
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+        end_process(process)
 
 
 def _await(process: subprocess.Popen[bytes], port: int, log: Path, patience: float) -> None:

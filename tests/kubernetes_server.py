@@ -7,10 +7,8 @@ addresses that the pod's description asks for. What is sent is held against Kube
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
-import signal
 import subprocess
 import threading
 import uuid
@@ -25,6 +23,7 @@ from stateflow.config.options import cache_folder
 from stateflow.spark.session.jars import spark_home
 from stateflow.spark.session.java import require_java
 from tests.airflow.kubernetes_api import checked, merged, now, status_of
+from tests.spark.standalone import end_process
 
 _PATH = re.compile(
     r"/api/v1/namespaces/jobs/(?P<kind>pods|configmaps|services|persistentvolumeclaims)(?:/(?P<name>[^/]+))?"
@@ -120,7 +119,7 @@ class Kubernetes:
             process = self.processes.get(name)
             if kind == "pods" and process is not None and process.poll() is None:
                 found = self._put("MODIFIED", kind, merged(found, {"metadata": {"deletionTimestamp": now()}}))
-                threading.Thread(target=_end, args=[process], daemon=True).start()
+                threading.Thread(target=end_process, args=[process, GRACE], daemon=True).start()
             else:
                 self._remove(kind, name)
             return 200, found
@@ -153,7 +152,7 @@ class Kubernetes:
             self._changed.notify_all()
             left = list(self.processes.values())
         for process in left:
-            _end(process)
+            end_process(process, GRACE)
 
     def _put(self, event: str, kind: str, body: dict[str, Any]) -> dict[str, Any]:
         version = {"metadata": {"resourceVersion": str(len(self._events) + 1)}}
@@ -190,7 +189,7 @@ class Kubernetes:
             state = {"running": {"startedAt": now()}}
             self.change("pods", name, {"status": _status("Running", container, state)})
         code = process.wait()
-        _end(process)  # its Python workers
+        end_process(process, GRACE)  # its Python workers
         with self._changed:
             going = "deletionTimestamp" in self.objects.get(("pods", name), pod)["metadata"]
             # As a container's runtime says it of a process that a signal has ended.
@@ -262,16 +261,6 @@ def _executor(environ: Mapping[str, str]) -> list[str]:
         *("--resourceProfileId", environ["SPARK_RESOURCE_PROFILE_ID"]),
         *("--podName", environ["SPARK_EXECUTOR_POD_NAME"]),
     ]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
 
 
 def _fits(body: dict[str, Any], query: Mapping[str, str]) -> bool:

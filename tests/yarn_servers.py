@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 import urllib.request
@@ -17,7 +16,7 @@ from typing import Any
 from stateflow.config.options import cache_folder
 from stateflow.spark.session.java import require_java
 from tests.hdfs_servers import hadoop_command
-from tests.spark.standalone import free_port
+from tests.spark.standalone import end_process, free_port
 
 _SERVERS = "org.apache.hadoop.yarn.server"
 _PORTS = (
@@ -99,12 +98,7 @@ def _running(program: str, configuration: Path, folder: Path) -> Iterator[subpro
     try:
         yield process
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+        end_process(process)
 
 
 def _await(server: YarnServer, servers: list[subprocess.Popen[bytes]], folder: Path, patience: float) -> None:

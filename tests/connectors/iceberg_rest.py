@@ -22,7 +22,7 @@ from stateflow.spark.session.java import require_java
 from tests.connectors.iceberg_catalog import NAME
 from tests.connectors.postgres_server import variable
 from tests.quick_java import QUICK_JAVA
-from tests.spark.standalone import free_port
+from tests.spark.standalone import free_port, kill_process
 
 _CLIENT = ("hadoop-client-", "log4j-", "slf4j-", "jcl-over-slf4j", "snappy")
 
@@ -63,9 +63,7 @@ class RestServer:
 
     def kill(self) -> None:
         assert self.process is not None
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        kill_process(self.process)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:

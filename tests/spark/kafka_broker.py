@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from stateflow.spark.session.jars import Bundle, bundle_of, local_jars
 from stateflow.spark.session.java import require_java
 from tests.composed import environment, replaced, services
 from tests.quick_java import QUICK_JAVA
-from tests.spark.standalone import free_port
+from tests.spark.standalone import end_process, free_port, kill_process
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKER = Bundle(
@@ -104,9 +104,7 @@ class Broker:
 
     def kill(self) -> None:
         assert self.process is not None
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        kill_process(self.process)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -120,10 +118,7 @@ class Broker:
 
     def end(self) -> None:
         assert self.process is not None
-        self.process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(30)
-        self.kill()
+        end_process(self.process, 30)
 
     @property
     def _file(self) -> Path:

@@ -27,6 +27,22 @@ def free_port() -> int:
         return port
 
 
+def end_process(process: subprocess.Popen[bytes], patience: float = 20) -> None:
+    """Asks a server to end, as one that takes others along does then, and kills what is left of its group."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+    kill_process(process)
+
+
+def kill_process(process: subprocess.Popen[bytes]) -> None:
+    """The process and its group, of which it is the first."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
 @contextmanager
 def standalone(
     folder: Path,
@@ -104,15 +120,4 @@ def standalone(
         yield url
     finally:
         for process in reversed(started):
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """A worker that is asked to end takes its executors along."""
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
+            end_process(process)
