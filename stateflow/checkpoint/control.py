@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from stateflow.checkpoint.log import read_epoch_claim, read_epochs
+from stateflow.checkpoint.log import read_epoch_claim, read_epochs, read_if_there
 from stateflow.checkpoint.processes import ProcessIdentity, is_dead
-from stateflow.errors import BusyError, NotFoundError, UsageError
+from stateflow.errors import BusyError, UsageError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FORMAT, Count, Micros, Owner, decode, encode
+from stateflow.format.records import FORMAT, Count, Micros, Owner, encode
 from stateflow.logs import waiting
 from stateflow.masking import without_secrets
 from stateflow.storage.store import Store
@@ -119,9 +119,6 @@ class Liveness:
     alive: bool
 
 
-T = TypeVar("T", bound=msgspec.Struct)
-
-
 def request_stop(store: Store, layout: JobLayout, request: StopRequest) -> None:
     """Asks one run to end. The request names an epoch, so a late request never stops a later run."""
     store.put(layout.stop_request(request.epoch), encode(request))
@@ -129,7 +126,7 @@ def request_stop(store: Store, layout: JobLayout, request: StopRequest) -> None:
 
 def stop_requested(store: Store, layout: JobLayout, epoch: int) -> StopRequest | None:
     """The stop request for the run of this epoch, if there is one."""
-    return _read(store, layout.stop_request(epoch), StopRequest)
+    return read_if_there(store, layout.stop_request(epoch), StopRequest)
 
 
 def beat(store: Store, layout: JobLayout, heartbeat: Heartbeat) -> None:
@@ -139,7 +136,7 @@ def beat(store: Store, layout: JobLayout, heartbeat: Heartbeat) -> None:
 
 def read_heartbeat(store: Store, layout: JobLayout, epoch: int) -> Heartbeat | None:
     """Without secrets in how the run ended: whoever sees the job reads that, and older runs have written it as it was raised."""
-    heartbeat = _read(store, layout.heartbeat(epoch), Heartbeat)
+    heartbeat = read_if_there(store, layout.heartbeat(epoch), Heartbeat)
     if heartbeat is None or heartbeat.outcome is None or not heartbeat.outcome.error:
         return heartbeat
     shown = msgspec.structs.replace(heartbeat.outcome, error=without_secrets(heartbeat.outcome.error))
@@ -159,7 +156,7 @@ def report_progress(store: Store, layout: JobLayout, progress: Progress) -> None
 
 
 def read_progress(store: Store, layout: JobLayout, epoch: int) -> Progress | None:
-    return _read(store, layout.progress(epoch), Progress)
+    return read_if_there(store, layout.progress(epoch), Progress)
 
 
 def watch(
@@ -280,10 +277,3 @@ def _named(owner: Owner) -> str:
     if owner.host:
         parts.append(f"on {owner.host}")
     return " ".join(parts)
-
-
-def _read(store: Store, path: str, kind: type[T]) -> T | None:
-    try:
-        return decode(store.read(path), kind, path)
-    except NotFoundError:
-        return None

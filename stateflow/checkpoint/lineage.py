@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from stateflow.checkpoint.log import read_if_there
 from stateflow.checkpoint.statistics import HistoryLine
-from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FORMAT, Owner, decode, encode
+from stateflow.format.records import FORMAT, Owner, encode
 from stateflow.storage.store import Store
 
 
@@ -65,11 +65,7 @@ def report_lineage(store: Store, layout: JobLayout, lineage: RunLineage) -> None
 
 
 def read_lineage(store: Store, layout: JobLayout, epoch: int) -> RunLineage | None:
-    path = layout.lineage(epoch)
-    try:
-        return decode(store.read(path), RunLineage, path)
-    except NotFoundError:
-        return None
+    return read_if_there(store, layout.lineage(epoch), RunLineage)
 
 
 def rows_read(lines: Iterable[HistoryLine]) -> dict[str, int]:

@@ -418,11 +418,8 @@ def read_log(
 def read_identity(store: Store, layout: JobLayout) -> JobIdentity | None:
     """Who the job is; None before its first claim. CorruptError for the folder of another job: its records name the files of that one, so
     whoever deletes or collects one of the two takes the state of both."""
-    try:
-        identity = decode(store.read(layout.identity), JobIdentity, layout.identity)
-    except NotFoundError:
-        return None
-    if identity.name != layout.job:
+    identity = read_if_there(store, layout.identity, JobIdentity)
+    if identity is not None and identity.name != layout.job:
         raise CorruptError(
             f"{layout.identity} in {store.url} is that of job {identity.name!r}, whose folder somebody has renamed or copied: name it "
             f"{identity.name} again, or remove the copy, and take its state to another job with `stateflow restore {layout.job} FILE:PIPELINE "
@@ -595,6 +592,14 @@ def _name(entry: Entry) -> str:
 
 B = TypeVar("B", bound=msgspec.Struct)
 Numbered = TypeVar("Numbered", Record, Outcome)
+
+
+def read_if_there(store: Store, path: str, kind: type[B]) -> B | None:
+    """The body at a path; None where there is none."""
+    try:
+        return decode(store.read(path), kind, path)
+    except NotFoundError:
+        return None
 
 
 def read_body(store: Store, path: str, size: int, kind: type[B], bodies: BodyCache | None) -> B:

@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Literal, TypeVar
 
-from stateflow.checkpoint.log import LISTINGS, BodyCache, Log, SlotContent, read_body, read_log
+from stateflow.checkpoint.log import (
+    LISTINGS,
+    BodyCache,
+    Log,
+    SlotContent,
+    read_body,
+    read_if_there,
+    read_log,
+)
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout, checked_name, slot_of
-from stateflow.format.records import Outcome, Owner, Pin, Record, decode, encode
+from stateflow.format.records import Outcome, Owner, Pin, Record, encode
 from stateflow.storage.store import Store, create_once
 
 _log = logging.getLogger(__name__)
@@ -242,21 +250,17 @@ def _is_of(pin: Pin, slot: SlotContent) -> bool:
 
 def _read_slot(store: Store, layout: JobLayout, slot: int) -> SlotContent:
     """A record's folder, read without a listing."""
-    record = outcome = None
-    with suppress(NotFoundError):
-        record = decode(store.read(layout.pending(slot)), Record, layout.pending(slot))
-    with suppress(NotFoundError):
-        outcome = decode(store.read(layout.metadata(slot)), Outcome, layout.metadata(slot))
-    return SlotContent(slot, record=record, outcome=outcome)
+    return SlotContent(
+        slot,
+        record=read_if_there(store, layout.pending(slot), Record),
+        outcome=read_if_there(store, layout.metadata(slot), Outcome),
+    )
 
 
 def _writer(store: Store, layout: JobLayout, slot: int) -> str | None:
     """The writer id of the record in a slot; None when there is no record."""
-    path = layout.pending(slot)
-    try:
-        return decode(store.read(path), Record, path).writer
-    except NotFoundError:
-        return None
+    record = read_if_there(store, layout.pending(slot), Record)
+    return record.writer if record is not None else None
 
 
 def _not_pinned(layout: JobLayout, slot: int) -> NotFoundError:

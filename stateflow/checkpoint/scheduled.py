@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from stateflow.checkpoint.control import RunOutcome
+from stateflow.checkpoint.log import read_if_there
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, decode, encode
@@ -57,11 +58,7 @@ def begin(
 
 
 def find(store: Store, layout: JobLayout, dag_run: str, task: str) -> ScheduledRun | None:
-    path = layout.scheduled(dag_run, task)
-    try:
-        return decode(store.read(path), ScheduledRun, path)
-    except NotFoundError:
-        return None
+    return read_if_there(store, layout.scheduled(dag_run, task), ScheduledRun)
 
 
 def finish(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stateflow.errors import NotFoundError
+from stateflow.checkpoint.log import read_if_there
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import FORMAT, ClockMicros, Owner, decode, encode
+from stateflow.format.records import FORMAT, ClockMicros, Owner, encode
 from stateflow.masking import is_secret, without_secrets
 from stateflow.storage.store import Store
 
@@ -71,11 +71,7 @@ def keep(store: Store, layout: JobLayout, report: KeptReport) -> None:
 
 
 def find(store: Store, layout: JobLayout, name: str) -> KeptReport | None:
-    path = layout.replay_report(name)
-    try:
-        return decode(store.read(path), KeptReport, path)
-    except NotFoundError:
-        return None
+    return read_if_there(store, layout.replay_report(name), KeptReport)
 
 
 def kept_reports(store: Store, layout: JobLayout) -> list[KeptReport]:
