@@ -53,7 +53,7 @@ def abandon(
     # Checked before the claim: a mistyped slot must not stop a healthy run.
     log = read_log(store, layout)
     log.require_sound()
-    _require_lowest(layout, log.pending, slot)
+    require_lowest(log.job, log.pending, slot)
     claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock)
     while True:
         log, step = observe(store, layout, claimed)
@@ -62,7 +62,7 @@ def abandon(
         place_fence(store, layout, log, step, claimed, owner=owner, at=clock())
     # Checked again: the fenced run may have carried the record out meanwhile.
     below = tuple(r for r in log.pending if r.writer != claimed.fence_writer)
-    _require_lowest(layout, below, slot)
+    require_lowest(log.job, below, slot)
     assert isinstance(step, CarryOutRecord)
     record = step.record
     # Pinned while it is pending, when nothing can collect it: between the outcome and a later pin a collector could.
@@ -98,15 +98,14 @@ def abandon(
     )
 
 
-def _require_lowest(layout: JobLayout, pending: tuple[Record, ...], slot: int) -> None:
-    lowest = pending[0].slot if pending else None
-    if lowest == slot and pending[0].carries_state:
-        return
-    stuck = [r.slot for r in pending if r.carries_state]
+def require_lowest(job: str, pending: tuple[Record, ...], slot: int) -> Record:
+    """The record in the slot. UsageError unless it is the next one to carry out."""
+    if pending and pending[0].carries_state and pending[0].slot == slot:
+        return pending[0]
+    stuck = [record.slot for record in pending if record.carries_state]
     advice = f"the next one to carry out is {stuck[0]}" if stuck else "every record is carried out"
     raise UsageError(
-        f"record {slot} of job {layout.job!r} cannot be abandoned: {advice}; "
-        f"`stateflow checkpoints {layout.job}` shows what is pending"
+        f"record {slot} of job {job!r} cannot be abandoned: {advice}; `stateflow checkpoints {job}` shows what is pending"
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, get_args
 
-from stateflow.checkpoint.abandon import Abandoned, Probe
+from stateflow.checkpoint.abandon import Abandoned, Probe, require_lowest
 from stateflow.checkpoint.abandon import abandon as abandon_record
 from stateflow.checkpoint.claim import CarryOut, claim
 from stateflow.checkpoint.collection import (
@@ -292,10 +292,7 @@ class Job(JobHandle):
         With `drain` the run first raises the watermark to its end, so that all event-time timers fire: the job is over
         then. A run whose heartbeat stops meanwhile counts as lost. BusyError when the time is up.
         """
-        return stop_job(
-            self, wait=wait, reason=reason, drain=drain, patience=self.heartbeat_timeout, monotonic=self.monotonic,
-            sleep=self.sleep,
-        )  # fmt: skip
+        return stop_job(self, wait=wait, reason=reason, drain=drain)
 
     def settle(self) -> int | None:
         """Carries out what a run decided and did not finish; returns the newest complete checkpoint.
@@ -569,19 +566,7 @@ class Job(JobHandle):
 
     def plan_abandon(self, slot: int) -> AbandonPlan:
         """What `abandon` would give up. Writes nothing."""
-        log = self.log()
-        pending = [r for r in log.pending if r.carries_state]
-        if not pending or pending[0].slot != slot:
-            advice = (
-                f"the next one to carry out is {pending[0].slot}"
-                if pending
-                else "every record is carried out"
-            )
-            raise UsageError(
-                f"record {slot} of job {self.name!r} cannot be abandoned: {advice}; `stateflow checkpoints {self.name}` "
-                "shows what is pending"
-            )
-        record = pending[0]
+        record = require_lowest(self.name, self.log().pending, slot)
         return AbandonPlan(
             slot=slot,
             epoch=record.epoch,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,16 +29,7 @@ class Stopped:
     """Whether that checkpoint is the job's last: every event-time timer has fired."""
 
 
-def stop_job(
-    job: JobHandle,
-    *,
-    wait: float | None,
-    reason: str,
-    drain: bool,
-    patience: float,
-    monotonic: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Stopped:
+def stop_job(job: JobHandle, *, wait: float | None, reason: str, drain: bool) -> Stopped:
     """Asks the newest run to end. With `wait` (seconds) watches until it has ended. BusyError when the time is up."""
     store, layout, owner = job.store, job.layout, job.owner()
     log = job.log()
@@ -58,16 +47,17 @@ def stop_job(
     )
     if wait is None:
         return _stopped(job, epoch, "requested")
-    began = last_change = monotonic()
+    began = last_change = job.monotonic()
     counter = beat.counter if beat else 0
     while True:
-        now = monotonic()
+        now = job.monotonic()
         dead = beat is not None and is_dead(beat.process)  # before the look that would find its last word
         beat = read_heartbeat(store, layout, epoch)
         if (beat is not None and beat.ended) or max(read_epochs(store, layout)) > epoch:
             return _stopped(job, epoch, "stopped")
         if beat is not None and beat.counter != counter:
             counter, last_change = beat.counter, now
+        patience = job.heartbeat_timeout
         silent = now - last_change > (patience if beat is None else beat.patience(patience))
         if dead or silent:
             return _stopped(job, epoch, "lost")
@@ -76,7 +66,7 @@ def stop_job(
                 f"the run of job {job.name!r} (epoch {epoch}) has not ended in {wait:g} s: it was asked to, and will "
                 "after its batch"
             )
-        sleep(0.25)
+        job.sleep(0.25)
 
 
 def _asked_before(job: JobHandle, key: str) -> int | None:
