@@ -10,11 +10,12 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from stateflow.airflow.triggers.fields import KeepsFields
 from stateflow.airflow.triggers.kills import is_killed
 from stateflow.airflow.triggers.overdue import in_time
 
 
-class StateflowHostTrigger(BaseTrigger):
+class StateflowHostTrigger(KeepsFields, BaseTrigger):
     """Fires when a worker has to look at the host: it has ended, it is not on the triggerer's machine, or its time is over.
 
     The event is `{}`: the task looks for itself. When the task's own time is over, the event says so.
@@ -32,16 +33,7 @@ class StateflowHostTrigger(BaseTrigger):
         """`interval`: seconds between two looks. `until`: when the host's time is over, in seconds since 1970; `deadline`: when the task's is.
         `machine`: where the host is."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fields: dict[str, Any] = {
-            "host": host,
-            "interval": interval,
-            "until": until,
-            "deadline": deadline,
-            "machine": machine,
-        }
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
+        self.keep(locals())
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await in_time(self._waited(), self.fields["deadline"])

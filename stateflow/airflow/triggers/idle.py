@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.triggers.fields import KeepsFields
 from stateflow.airflow.triggers.job import LONGEST_PAUSE, in_thread
 from stateflow.airflow.triggers.overdue import in_time
 from stateflow.checkpoint.occupancy import Occupancy
@@ -18,7 +19,7 @@ from stateflow.errors import BusyError, StateflowError, UnavailableError
 from stateflow.format.records import Owner
 
 
-class StateflowIdleTrigger(BaseTrigger):
+class StateflowIdleTrigger(KeepsFields, BaseTrigger):
     """Fires once no other run of the job lives, or when the limit is over. The task then looks for itself.
 
     The event is `{"since"}`: when the wait began, in seconds since 1970. When the task's own time is over, it says so.
@@ -41,22 +42,8 @@ class StateflowIdleTrigger(BaseTrigger):
         """`patience`: seconds without a heartbeat before a run counts as dead. `limit`: seconds after `since`. `deadline`: when the
         task's time is over, in seconds since 1970."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fields: dict[str, Any] = {
-            "job": job,
-            "stateflow_conn_id": stateflow_conn_id,
-            "checkpoint_dir": checkpoint_dir,
-            "dag_run": dag_run,
-            "task": task,
-            "patience": patience,
-            "since": since,
-            "limit": limit,
-            "interval": interval,
-            "deadline": deadline,
-        }
+        self.keep(locals())
         self._occupancy: Occupancy | None = None
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await in_time(self._idle(), self.fields["deadline"], since=self.fields["since"])

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.triggers.fields import KeepsFields
 from stateflow.airflow.triggers.job import LONGEST_PAUSE, in_thread
 from stateflow.errors import StateflowError
 
@@ -58,7 +59,7 @@ def calls(seen: Unread, before: Unread | None, last: Called | None, now: float) 
     return (seen.position, seen.newest) != (last.position, last.newest)
 
 
-class NewRowsTrigger(BaseEventTrigger):
+class NewRowsTrigger(KeepsFields, BaseEventTrigger):
     """For an `AssetWatcher`: an event when a source of the job has rows that the job has not read.
 
     `interval`: between two looks. `sources`: uids, all of the job's by default. `places` says where a source is of which no run of
@@ -85,19 +86,9 @@ class NewRowsTrigger(BaseEventTrigger):
             )
         if isinstance(sources, str):
             raise ValueError(f"sources={sources!r} is no list: write sources=[{sources!r}]")
-        self.fields: dict[str, Any] = {
-            "job": job,
-            "sources": list(sources),
-            "interval": seconds,
-            "places": dict(places or {}),
-            "kafka_connection": kafka_connection,
-            "stateflow_conn_id": stateflow_conn_id,
-            "checkpoint_dir": checkpoint_dir,
-        }
+        plain = {"sources": list(sources), "interval": seconds, "places": dict(places or {})}
+        self.keep(locals() | plain)
         self._looks: Looks | None = None
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Looks in threads, because stores block. It never ends by itself: Airflow would not start it again."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.triggers.fields import KeepsFields
 from stateflow.airflow.triggers.kills import is_killed
 from stateflow.airflow.triggers.overdue import in_time
 from stateflow.driver.handover import Handover
@@ -27,7 +28,7 @@ ASK_AGAIN = 20.0
 """Seconds between two questions to Kubernetes about one pod."""
 
 
-class StateflowRunTrigger(BaseTrigger):
+class StateflowRunTrigger(KeepsFields, BaseTrigger):
     """Fires once the run is over, or the task's time. The task then reads the outcome, or has the run stopped."""
 
     def __init__(
@@ -47,26 +48,11 @@ class StateflowRunTrigger(BaseTrigger):
     ) -> None:
         """`kubernetes_conn_id`: for a driver that is a pod. `deadline`: when the task's time is over, in seconds since 1970."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fields: dict[str, Any] = {
-            "job": job,
-            "stateflow_conn_id": stateflow_conn_id,
-            "checkpoint_dir": checkpoint_dir,
-            "dag_run": dag_run,
-            "task": task,
-            "handover": handover,
-            "patience": patience,
-            "grace": grace,
-            "interval": interval,
-            "kubernetes_conn_id": kubernetes_conn_id,
-            "deadline": deadline,
-        }
+        self.keep(locals())
         self.interval = interval
         self._supervision: Supervision | None = None
         self._pod: DriverPod | None = None
         self._asked_at = time.monotonic()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await in_time(self._over(), self.fields["deadline"], **self.fields["handover"])
