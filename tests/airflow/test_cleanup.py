@@ -270,26 +270,6 @@ def test_a_retry_after_a_kill_at_any_point_finishes_it(tmp_path: Path, connect: 
     assert stages >= 10
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"job": "nonsense"}, "there is no job 'nonsense' in .*; its jobs are: orders"),
-        ({"retained": "{{ 0 }}"}, "task 'it': retained='0' has to be a whole number of 1 or more"),
-        ({"age": "{{ 'old' }}"}, "task 'it': age='old'"),
-        ({"dry_run": "{{ 'perhaps' }}"}, "task 'it': dry_run='perhaps' has to be true or false"),
-    ],
-)
-def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
-    tmp_path: Path, connect: Connect, arguments: dict[str, Any], sentence: str
-) -> None:
-    connect(tmp_path)
-    made_job(tmp_path)
-    before = files_of(tmp_path)
-    with pytest.raises(AirflowFailException, match=sentence):
-        cleanup(**arguments)
-    assert files_of(tmp_path) == before
-
-
 def test_a_job_that_came_out_empty_is_not_all_of_them(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     used(tmp_path)

@@ -12,7 +12,7 @@ from stateflow.airflow import StateflowRescaleOperator
 from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
+from tests.airflow.tasks import Try, killed_at_every_write, ran
 from tests.jobs.made import MadeJob, made_job
 from tests.refusals.refusal import refused
 
@@ -83,29 +83,6 @@ def test_a_task_that_failed_after_its_record_is_not_taken_for_another_parallelis
         rescale(Try("it", clears=1), parallelism=8)
     assert rescale(Try("it", clears=1))["record"] == record.slot
     assert len(rescales(tmp_path)) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"job": "nonsense"}, "there is no job 'nonsense'"),
-        ({"parallelism": 999}, "999"),
-        (
-            {"parallelism": "{{ 'many' }}"},
-            "task 'it': parallelism='many' has to be a whole number of 1 or more",
-        ),
-        ({"parallelism": "{{ 0 }}"}, "task 'it': parallelism='0' has to be a whole number of 1 or more"),
-    ],
-)
-def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
-    tmp_path: Path, connect: Connect, arguments: dict[str, Any], sentence: str
-) -> None:
-    connect(tmp_path)
-    made_job(tmp_path)
-    before = files_of(tmp_path)
-    with pytest.raises(AirflowFailException, match=sentence):
-        rescale(**arguments)
-    assert files_of(tmp_path) == before
 
 
 def test_a_job_without_a_checkpoint_is_not_rescaled(tmp_path: Path, connect: Connect) -> None:

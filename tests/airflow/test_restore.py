@@ -445,35 +445,6 @@ def test_a_live_run_is_in_the_way_until_it_is_taken_over(
     assert restore(origin="checkpoint:2", takeover=True)["restored"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"job": "nonsense"}, "there is no job 'nonsense'"),
-        ({"origin": "checkpoint:99"}, "checkpoint 99|record 99|99"),
-        ({"origin": "checkpoint:x"}, "checkpoint:x does not name a checkpoint"),
-        ({"origin": "tag:v9"}, "job 'orders' has no tag 'v9'"),
-        ({"origin": "/nowhere/at/all"}, "there is no savepoint in file:///nowhere/at/all"),
-        ({"pipeline": "/nowhere/orders.py:orders"}, "/nowhere/orders.py does not exist"),
-        ({"pipeline": f"{ORDERS}:nonsense"}, "nonsense"),
-        ({"rewind_sinks": "{{ 'perhaps' }}"}, "task 'it': rewind_sinks='perhaps' has to be true or false"),
-        ({"parallelism": "{{ 999 }}"}, "999"),
-        ({"max_parallelism": "{{ 256 }}"}, "needs a canonical savepoint"),
-        ({"claim_mode": "{{ 'steal' }}"}, "task 'it': claim_mode='steal' is not one of no_claim, claim"),
-        ({"job": "other", "from_job": "orders"}, "two jobs would mix their output"),
-        ({"spark_conn_id": "nowhere"}, "there is no connection 'nowhere': add it with"),
-    ],
-)
-def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
-    tmp_path: Path, connect: Connect, arguments: dict[str, str], sentence: str
-) -> None:
-    connect(tmp_path)
-    made_job(tmp_path)
-    before = files_of(tmp_path)
-    with pytest.raises(AirflowFailException, match=sentence):
-        restore(**arguments)
-    assert files_of(tmp_path) == before
-
-
 def test_a_relative_pipeline_lies_beside_the_dag(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     made_job(tmp_path)

@@ -145,26 +145,3 @@ def test_a_place_that_is_taken_by_another_is_refused(tmp_path: Path, connect: Co
     with pytest.raises(AirflowFailException, match=f"there is a savepoint in file://{place} already"):
         savepoint(Try("it", run_id="manual__2"), to=place)
     assert savepoint(Try("it", try_number=2), to=place)["checkpoint"] == 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"job": "nonsense"}, "there is no job 'nonsense' in .*; its jobs are: orders"),
-        ({"checkpoint": "checkpoint:99"}, "99"),
-        ({"checkpoint": "tag:v9"}, "job 'orders' has no tag 'v9'; its tags are: none"),
-        ({"name": "a/b"}, "a/b"),
-        ({"kind": "{{ 'half' }}"}, "task 'it': kind='half' is not one of native, canonical"),
-        ({"expires": "{{ 0 }}"}, "task 'it': expires='0' has to be more than 0"),
-        ({"expires": "{{ 'soon' }}"}, "task 'it': expires='soon' .*'10 minutes'"),
-    ],
-)
-def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
-    tmp_path: Path, connect: Connect, arguments: dict[str, str], sentence: str
-) -> None:
-    connect(tmp_path)
-    made_job(tmp_path)
-    before = files_of(tmp_path)
-    with pytest.raises(AirflowFailException, match=sentence):
-        savepoint(**arguments)
-    assert files_of(tmp_path) == before

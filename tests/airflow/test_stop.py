@@ -18,7 +18,7 @@ from stateflow.jobs.job import Job
 from stateflow.savepoints.format import list_savepoints
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, killed_at_every_write, ran, task
+from tests.airflow.tasks import Try, airflow_signals, context_of, killed_at_every_write, ran, task
 from tests.jobs.made import MadeJob, made_job
 from tests.refusals.refusal import refused
 
@@ -203,26 +203,3 @@ def test_a_retry_after_a_kill_at_any_point_sees_the_end_and_makes_one_savepoint(
             result["savepoint"]
         ], at
     assert stages >= 5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"job": "nonsense"}, "there is no job 'nonsense'"),
-        ({"wait": "{{ 'long' }}"}, "task 'it': wait='long'"),
-        (
-            {"kind": "{{ 'half' }}", "savepoint": True},
-            "task 'it': kind='half' is not one of native, canonical",
-        ),
-    ],
-)
-def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
-    tmp_path: Path, connect: Connect, arguments: dict[str, Any], sentence: str
-) -> None:
-    connect(tmp_path)
-    job = made_job(tmp_path, ended=False)
-    before = files_of(tmp_path)
-    with pytest.raises(AirflowFailException, match=sentence):
-        stop(**arguments)
-    assert files_of(tmp_path) == before
-    assert request(job) is None
