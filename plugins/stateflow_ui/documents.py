@@ -14,7 +14,7 @@ from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.instants import END_OF_TIME
 from stateflow.masking import all_masked
 from stateflow.observe.health import Health, health_of
-from stateflow.observe.status import JobStatus, summary_document
+from stateflow.observe.status import JobStatus
 from stateflow_ui.cached_value import CacheState
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import percentiles, rate, recent
@@ -165,7 +165,7 @@ def job(facts: JobFacts, now: int, stale: StaleAfter, error: str) -> dict[str, A
         "lag_unit": "ms",
         "outcome": outcome(facts),
         "status": status_document(facts.status),
-        "summary": summary_document(summary(facts.lines.all)),
+        "summary": msgspec.structs.asdict(summary(facts.lines.all)),
         "percentiles": percentiles(facts.lines.columns),
     }
 
@@ -215,11 +215,7 @@ def outcome(facts: JobFacts) -> dict[str, Any] | None:
     beat = facts.heartbeat
     if beat is None or not beat.ended or beat.outcome is None:
         return None
-    ending = beat.outcome
-    return {
-        **{name: getattr(ending, name) for name in ending.__struct_fields__ if name != "format"},
-        "at": beat.at // 1000,
-    }
+    return {**msgspec.structs.asdict(beat.outcome), "at": beat.at // 1000}
 
 
 def history(facts: JobFacts, before: int | None, limit: int, kind: str, dag_run: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class LineSlimmer:
     def slim(self, line: HistoryLine) -> SlimLine:
         if len(self._texts) > 10_000:
             self._texts.clear()
-        fields = {name: getattr(line, name) for name in line.__struct_fields__}
+        fields = msgspec.structs.asdict(line)
         fields |= {name: self._texts.setdefault(fields[name], fields[name]) for name in _TEXTS}
         rest = msgspec.json.encode({"sinks": fields.pop("sinks"), "metrics": fields.pop("metrics")})
         read = {name: line.metrics[name] for name in READ_OF_LINES if name in line.metrics}

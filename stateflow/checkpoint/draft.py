@@ -74,9 +74,8 @@ class Draft(msgspec.Struct, frozen=True):
         cut: int = 0,
     ) -> Record:
         """The finished record: this draft plus slot, link, floor and what is kept below it from the log."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return Record(
-            **fields,
+            **msgspec.structs.asdict(self),
             job=job,
             slot=slot,
             epoch=epoch,

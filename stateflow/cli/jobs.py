@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import structs
 
 from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, TextTable
@@ -101,7 +102,6 @@ def show(
 ) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
     from stateflow.observe.health import health_of
-    from stateflow.observe.status import line_document
     from stateflow.observe.timelines import audit
 
     if schemas + sizes + bool(as_of) > 1:
@@ -119,7 +119,7 @@ def show(
         return
     status, lines = _readable(found.status()), found.history()
     life = _sign_of_life(status, found.clock(), options.heartbeat_interval)
-    acts = [line_document(line) for line in audit(lines)]
+    acts = [structs.asdict(line) for line in audit(lines)]
     health = health_of(status, found.clock(), None)
     judged = {"health": health.state, "reason": health.reason}
     call.output.answer(
@@ -384,12 +384,11 @@ def checkpoints(
     """History of a job's records, collected ones too, newest first."""
     from stateflow.checkpoint.names import complete_records
     from stateflow.checkpoint.statistics import summary
-    from stateflow.observe.status import line_document, summary_document
 
     found = call.job(job)
     log = found.log()
     lines = found.history()
-    gauges = summary_document(summary(lines))
+    gauges = structs.asdict(summary(lines))
     standing = {record.slot for record in log.chain}
     kept = {record.slot for record in complete_records(log)}
     newest = list(reversed(lines))[:limit]
@@ -403,7 +402,7 @@ def checkpoints(
             "failed": gauges["numberOfFailedCheckpoints"],
         },
         "summary": gauges,
-        "history": [{**line_document(line), "discarded": line.id not in standing} for line in newest],
+        "history": [{**structs.asdict(line), "discarded": line.id not in standing} for line in newest],
     }
     columns = (
         "id",

@@ -100,7 +100,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return dict(value._asdict())
     if isinstance(value, msgspec.Struct):
-        return {name: getattr(value, name) for name in value.__struct_fields__}
+        return msgspec.structs.asdict(value)
     if dataclasses.is_dataclass(value):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
     return None

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-import msgspec
+from msgspec.structs import asdict
 
-from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
+from stateflow.checkpoint.control import Heartbeat, Progress
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import tags_among
-from stateflow.checkpoint.statistics import INPUT_FREE, HistoryLine, Summary, held, summary
+from stateflow.checkpoint.statistics import INPUT_FREE, HistoryLine, held, summary
 from stateflow.format.instants import END_OF_TIME
 from stateflow.format.records import (
     ExpiryShare,
@@ -209,32 +209,20 @@ def status_of(
         pins=[_pin(p) for p in pins if p.kind != "tag"],
         parameters=dict(head.parameters) if head else {},
         versions=dict(head.versions) if head else {},
-        checkpoints=summary_document(summary(lines)),
+        checkpoints=asdict(summary(lines)),
         progress={"checkpoint": progress.slot, "at": progress.at, **progress.statistics} if progress else {},
         watermark_held=_held(head),
         batch_size=_batch_size(log, lines),
         waited=sources_that_waited(head.statistics) if head else {},
-        outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
+        outcome=asdict(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
         to_be_restored=begun_by_restore and head is None and not log.pending and not log.half_deleted,
         half_deleted=bool(log.half_deleted),
         damage=log.damage,
     )
 
 
-def summary_document(gauges: Summary) -> dict[str, Any]:
-    return {name: getattr(gauges, name) for name in gauges.__struct_fields__}
-
-
-def line_document(line: HistoryLine) -> dict[str, Any]:
-    return {name: getattr(line, name) for name in line.__struct_fields__}
-
-
-def outcome_document(outcome: RunOutcome) -> dict[str, Any]:
-    return {name: getattr(outcome, name) for name in outcome.__struct_fields__}
-
-
 def owner_document(owner: Owner) -> dict[str, Any]:
-    return {name: value for name in owner.__struct_fields__ if (value := getattr(owner, name))}
+    return {name: value for name, value in asdict(owner).items() if value}
 
 
 def _held(head: Record | None) -> dict[str, Any]:
@@ -326,7 +314,7 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
         what=operator_text(state.options),
         combiner=combiner_text(notes.get(uid) if isinstance(notes, dict) else None),
         late=late_text(figures),
-        hot_key=msgspec.structs.asdict(hot) if hot else {},
+        hot_key=asdict(hot) if hot else {},
     )
 
 

@@ -93,22 +93,19 @@ def digest(plan: Plan) -> str:
 
 def differences_together(approved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What has changed since the approval, as parts of a sentence. Both are documents, of a plan or of several."""
-    return list(_differences_together(approved, now))
-
-
-def _differences_together(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    yield from differences(approved["bound"], now["bound"])
+    found = differences(approved["bound"], now["bound"])
     before, after = (
         {each["job"]: each for each in document.get("with_readers", ())} for document in (approved, now)
     )
     for name in sorted({*before, *after}):
         if name not in before:
-            yield f"job {quoted(name)} has read it meanwhile and would go back, too"
+            found.append(f"job {quoted(name)} has read it meanwhile and would go back, too")
         elif name not in after:
-            yield f"job {quoted(name)} would not go back any more"
+            found.append(f"job {quoted(name)} would not go back any more")
         else:
             changes = differences(before[name]["bound"], after[name]["bound"])
-            yield from (f"of job {quoted(name)} {change}" for change in changes)
+            found += [f"of job {quoted(name)} {change}" for change in changes]
+    return found
 
 
 def differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,9 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from stateflow.checkpoint.statistics import HistoryLine, summary
-from stateflow.observe.status import line_document, summary_document
 from stateflow.observe.timelines import audit, spans
 from stateflow.restore import gone_back
 from stateflow_ui import state_documents
@@ -454,7 +455,7 @@ def job_document(world: World, row: dict[str, Any]) -> dict[str, Any]:
         "now": world.now,
         "partial": False,
         "status": status(world, row),
-        "summary": summary_document(summary(lines)),
+        "summary": structs.asdict(summary(lines)),
         "percentiles": percentiles(Lines(lines).columns) if lines else {},
     }
 
@@ -590,7 +591,7 @@ def history_page(
 ) -> dict[str, Any]:
     page, following = Lines(lines).page(before, limit, kind, dag_run)
     return {
-        "lines": [line_document(line) for line in page],
+        "lines": [structs.asdict(line) for line in page],
         "total": len(lines),
         "next": following,
         "partial": False,
@@ -616,7 +617,7 @@ def graph(world: World, lines: list[HistoryLine]) -> dict[str, Any]:
         "tags": tags,
         "savepoints": world.savepoints,
         "head": lines[-1].id,
-        "audit": [line_document(line) for line in audit(lines)],
+        "audit": [structs.asdict(line) for line in audit(lines)],
         "partial": False,
     }
 
@@ -633,7 +634,7 @@ def checkpoint_document(world: World, lines: list[HistoryLine], slot: int) -> di
     return {
         "kept": not collected,
         "since": next((at for at in range(line.based_on or 0, 0, -1) if _kept(world, at)), None),
-        "line": line_document(line),
+        "line": structs.asdict(line),
         "collected": collected,
         "tags": [name for name, tagged in world.tags.items() if tagged == slot],
         "head": slot == lines[-1].id,

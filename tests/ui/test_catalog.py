@@ -20,7 +20,7 @@ from stateflow.config.retention_rule import retention_rule
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import CATALOG_NAME
-from stateflow.observe.status import status_of, summary_document
+from stateflow.observe.status import status_of
 from stateflow.observe.timelines import audit, spans
 from stateflow_ui import catalog as catalog_module
 from stateflow_ui import details, documents
@@ -84,7 +84,7 @@ def assert_equal(facts: JobFacts, world: World) -> None:
         (line.id, line.sinks, line.metrics) for line in audit(lines)
     ]
     shown = documents.job(facts, NOW, StaleAfter(""), "")
-    assert shown["summary"] == shown["status"]["checkpoints"] == summary_document(summary(lines))
+    assert shown["summary"] == shown["status"]["checkpoints"] == structs.asdict(summary(lines))
 
 
 SIZED = {
