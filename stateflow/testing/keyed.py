@@ -171,20 +171,27 @@ class KeyedHarness(KeyedStateHarness):
         return self._spec.uid
 
     def _as_key(self, key: Any) -> Any:
-        return _as_key(self._codec, key)
+        """The key as a run would give it: checked, and a named tuple when it is composite."""
+        if key is None:
+            raise UsageError("None is no key, for no row can have it: give the key of a row")
+        composite = len(self._codec.types) > 1
+        return self._codec.decode(self._codec.encode(tuple(key) if composite else key), 0)[0]
+
+    def _full_key(self, key: Any) -> bytes:
+        return prefix(key_group(key, self._max), 0) + self._codec.encode(key) + b"\0"
 
     def put(self, key: Any, **states: Any) -> None:
         """Sets states and timers of a key, each to what `snapshot` gives of it, without a batch."""
         engine = self._new_engine()
         hand_out(engine.process, self._elements, 0, whole=False)
-        key = _as_key(self._codec, key)
+        key = self._as_key(key)
 
         def change() -> None:
             for name, value in states.items():
                 refuse_unknown(self._uid, name, self._process_type.declared_names())
                 _set(getattr(engine.process, name), value)
 
-        engine.change(_full_key(self._codec, self._max, key), key, change)
+        engine.change(self._full_key(key), key, change)
         engine.expiry.finish()
 
     def _serializer(self, of: str) -> Serializer:
@@ -240,7 +247,7 @@ class KeyedHarness(KeyedStateHarness):
         return self._batch(rows, late, first)
 
     def _row(self, row: Any, side: int) -> tuple[Any, int, Any]:
-        key = _as_key(self._codec, self._key_of[side](row))
+        key = self._as_key(self._key_of[side](row))
         return key, side, _made(self._inputs[side], row) if self._inputs and isinstance(row, dict) else row
 
     def broadcast(self, name: str, *rows: Any) -> list[Any]:
@@ -252,8 +259,8 @@ class KeyedHarness(KeyedStateHarness):
         there, too."""
         engine = self._new_engine()
         hand_out(engine.process, self._elements, 0, whole=False)
-        key = _as_key(self._codec, key)
-        engine.move_to(_full_key(self._codec, self._max, key), key)
+        key = self._as_key(key)
+        engine.move_to(self._full_key(key), key)
         return engine.process
 
     def snapshot(self, key: Any) -> dict[str, Any]:
@@ -297,7 +304,7 @@ class KeyedHarness(KeyedStateHarness):
                 watch.raise_violation()
             inputs = 2 if isinstance(engine.process, ConnectedProcess) else 1
             for key in by_key:
-                base = _full_key(self._codec, self._max, key)
+                base = self._full_key(key)
                 engine.run(
                     Chunk(
                         [key],
@@ -462,9 +469,7 @@ def _set_one(state: Any, value: Any) -> None:
         case BoundTimers():
             for at in value:
                 state.set(at)
-        case BoundMapState():
-            state.update(value)
-        case BoundListState():
+        case BoundMapState() | BoundListState():
             state.update(value)
         case BoundValueState():
             state.value = value
@@ -475,13 +480,6 @@ def _set_one(state: Any, value: Any) -> None:
             raise UsageError(
                 "the accumulator of an aggregating state cannot be set: begin with after=RecordedState, or add() its values in a batch"
             )
-
-
-def _as_key(codec: KeyCodec, key: Any) -> Any:
-    """The key as a run would give it: checked, and a named tuple when it is composite."""
-    if key is None:
-        raise UsageError("None is no key, for no row can have it: give the key of a row")
-    return codec.decode(codec.encode(tuple(key) if len(codec.types) > 1 else key), 0)[0]
 
 
 def _inputs(lists: tuple[list[_Judged], ...], context: OperatorContext, i: int) -> tuple[Iterator[Any], ...]:
@@ -520,10 +518,6 @@ def _under(base: bytes, state_id: int) -> list[bytes]:
     return [base[:2] + state_id.to_bytes(2, "big") + base[4:]]
 
 
-def _full_key(codec: KeyCodec, max_parallelism: int, key: Any) -> bytes:
-    return prefix(key_group(key, max_parallelism), 0) + codec.encode(key) + b"\0"
-
-
 def _plain(state: Any) -> Any:
     match state:
         case BoundTimer():
@@ -536,8 +530,6 @@ def _plain(state: Any) -> Any:
             return state.get() or None
         case BoundValueState():
             return state.value if state.exists() else None
-        case BoundAggregatingState():
-            return state.get()
     return state.get()
 
 

@@ -45,14 +45,10 @@ def expected(condition: str, state: str, after: KeyState, before: KeyState) -> N
     """AssertionError unless the condition holds of a state's value; `previous` is the value before."""
     from stateflow.reading.predicates import condition as parsed
 
-    value, previous = (
-        result.json if (result := each.look_up(state)).found else None for each in (after, before)
-    )
+    now, then = (each.look_up(state) for each in (after, before))
     predicate = parsed(condition, after.target(state).schema)
-    raw, raw_previous = (
-        result.value if (result := each.look_up(state)).found else None for each in (after, before)
-    )
-    if not predicate.holds(raw, raw_previous):
+    if not predicate.holds(now.value if now.found else None, then.value if then.found else None):
+        value, previous = (each.json if each.found else None for each in (now, then))
         raise AssertionError(
             f"{condition} does not hold: {state} of key {after.key!r} is {value!r}, and was {previous!r} before the batch"
         )
