@@ -20,7 +20,7 @@ from stateflow.errors import CorruptError, FencedError, IncompatibleError, State
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
 from stateflow.format.records import DeadMark, Pin, Record, decode, encode
 from stateflow.format.references import bases, job_files
-from stateflow.storage.local import held_root
+from stateflow.storage.local import in_held_root
 from stateflow.storage.store import Entry, Store, create_once, is_there
 from stateflow.storage.transfer import at_distance
 
@@ -195,6 +195,7 @@ def inspect(
     return plan(log, pins, retained, files=files, others=others)
 
 
+@in_held_root
 def collect(
     store: Store,
     layout: JobLayout,
@@ -210,22 +211,7 @@ def collect(
 
     `job`: the UUID of the job that `cache` was filled from, if that was before. It refuses another job.
     """
-    with held_root(store) as held:
-        return _collect(
-            held, layout, collector, retained, orphans, {} if cache is None else cache, dispose, job
-        )
-
-
-def _collect(
-    store: Store,
-    layout: JobLayout,
-    collector: str,
-    retained: Retention | int,
-    orphans: bool,
-    cache: BodyCache,
-    dispose: DisposeSavepoint | None,
-    job: str,
-) -> CollectionReport:
+    cache = {} if cache is None else cache
     pins, log = _observed(store, layout, cache)
     if job and (log.identity is None or log.identity.uuid != job):
         raise FencedError(

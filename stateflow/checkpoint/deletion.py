@@ -13,7 +13,7 @@ from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import EpochClaim, Owner, encode
 from stateflow.format.references import bases
-from stateflow.storage.local import held_root
+from stateflow.storage.local import in_held_root
 from stateflow.storage.store import Store, create_once
 
 
@@ -58,6 +58,7 @@ def refuse_pinned(store: Store, layout: JobLayout) -> None:
             ) from error
 
 
+@in_held_root
 def delete_job(
     store: Store,
     layout: JobLayout,
@@ -68,18 +69,6 @@ def delete_job(
     dispose: DisposeSavepoint,
 ) -> Deleted:
     """Fences every run, then deletes everything but the tombstone. After a crash the caller can repeat it."""
-    with held_root(store) as held:
-        return _delete(held, layout, owner, ids, clock, dispose)
-
-
-def _delete(
-    store: Store,
-    layout: JobLayout,
-    owner: Owner,
-    ids: Callable[[], str],
-    clock: Callable[[], int],
-    dispose: DisposeSavepoint,
-) -> Deleted:
     refuse_pinned(store, layout)
     if LAST_EPOCH not in read_epochs(store, layout):
         claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=lambda store, ids: None)

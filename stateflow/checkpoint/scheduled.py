@@ -17,7 +17,7 @@ from stateflow.checkpoint.log import read_if_there
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, decode, encode
-from stateflow.storage.local import held_root
+from stateflow.storage.local import in_held_root
 from stateflow.storage.store import Store, create_once
 
 MOST_MARKS = 1_000
@@ -102,18 +102,16 @@ def recall(store: Store, layout: JobLayout, dag_run: str, task: str, *, recalled
         store.put(layout.scheduled(dag_run, task), encode(msgspec.structs.replace(mark, recalled=recalled)))
 
 
+@in_held_root
 def sweep(store: Store, layout: JobLayout) -> int:
     """Deletes the oldest marks beyond `MOST_MARKS`. Returns how many. One that cannot be read stays: whoever looks for it tells."""
-    with held_root(store) as held:
-        paths = [entry.path for entry in held.list(layout.scheduled_runs)]
-        if len(paths) <= MOST_MARKS:
-            return 0
-        began: dict[str, Micros] = {}
-        for path in paths:
-            with suppress(
-                NotFoundError, CorruptError, IncompatibleError
-            ):  # not there: another sweep is at work
-                began[path] = decode(held.read(path), ScheduledRun, path).at
-        old = sorted(began, key=lambda path: began[path])[: max(0, len(began) - MOST_MARKS)]
-        held.delete(old)
-        return len(old)
+    paths = [entry.path for entry in store.list(layout.scheduled_runs)]
+    if len(paths) <= MOST_MARKS:
+        return 0
+    began: dict[str, Micros] = {}
+    for path in paths:
+        with suppress(NotFoundError, CorruptError, IncompatibleError):  # not there: another sweep is at work
+            began[path] = decode(store.read(path), ScheduledRun, path).at
+    old = sorted(began, key=lambda path: began[path])[: max(0, len(began) - MOST_MARKS)]
+    store.delete(old)
+    return len(old)

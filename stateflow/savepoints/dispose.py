@@ -71,33 +71,22 @@ def dispose_savepoint(
             held = stack.enter_context(held_root(store))
         except NotFoundError:
             raise no_savepoint(store) from None
-        return _dispose(held, owner, clock, by_job, expect, storage_options, root)
 
+        def dispose(by_job: str, expect: str | None) -> int:
+            claim = _claim_for_disposal(held, owner, clock, by_job, expect, storage_options, root)
+            return _empty_folder(held, claim)
 
-def _dispose(
-    store: Store,
-    owner: Owner,
-    clock: Callable[[], int],
-    by_job: str,
-    expect: str | None,
-    storage_options: Mapping[str, str],
-    root: Store | None,
-) -> int:
-    def dispose(by_job: str, expect: str | None) -> int:
-        claim = _claim_for_disposal(store, owner, clock, by_job, expect, storage_options, root)
-        return _empty_folder(store, claim)
-
-    _refuse_linked_folders(store)
-    freed = dispose(by_job, expect)
-    # A savepoint that was made just before the claim was withdrawn has lost its files. Its maker saw the claim and left
-    # the rest to this disposal.
-    with suppress(NotFoundError, UsageError):
-        while (broken := _broken_savepoint(store)) is not None:
-            freed += dispose("", broken)
-    if isinstance(store, InFolder):
-        with suppress(OSError):  # the folder holds something else
-            store.remove_root()
-    return freed
+        _refuse_linked_folders(held)
+        freed = dispose(by_job, expect)
+        # A savepoint that was made just before the claim was withdrawn has lost its files. Its maker saw the claim and left
+        # the rest to this disposal.
+        with suppress(NotFoundError, UsageError):
+            while (broken := _broken_savepoint(held)) is not None:
+                freed += dispose("", broken)
+        if isinstance(held, InFolder):
+            with suppress(OSError):  # the folder holds something else
+                held.remove_root()
+        return freed
 
 
 def _empty_folder(store: Store, claim: bytes) -> int:

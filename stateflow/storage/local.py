@@ -11,9 +11,10 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
 from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.storage.beneath import (
@@ -41,6 +42,9 @@ from stateflow.storage.store import (
     checked_prefix,
     nothing_to_upload,
 )
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _TRIES = 100
 """How often a writer makes its folder again when a collector removes it. Only a livelock needs that many."""
@@ -552,6 +556,17 @@ def held_root(store: Store) -> Iterator[Store]:
         return
     with store.holding() as held:
         yield held
+
+
+def in_held_root(work: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Lets an operation that deletes work in the folder that the root of its store is at the beginning: see `held_root`."""
+
+    @wraps(work)
+    def held(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with held_root(store) as same:
+            return work(same, *args, **kwargs)
+
+    return held
 
 
 def link_file(source: Path, target: Path) -> None:
