@@ -14,8 +14,10 @@ from stateflow.checkpoint.control import (
     INTERRUPTED,
     KILLED,
     Heartbeat,
+    Liveness,
     RunOutcome,
     StopRequest,
+    newest_heartbeat,
     read_heartbeat,
     read_progress,
     refuse_while_live,
@@ -140,7 +142,7 @@ class Supervision:
         self._given_up, self._outcome, self._folder = "", None, ""
         self.ended_before = False
         previous = self.launcher.find(self.spec)
-        newest, beat = self._newest()
+        newest, beat = newest_heartbeat(store, layout)
         mine = beat is not None and not beat.ended and same_owner(beat.owner, self.owner)
         self._changed = self._monotonic()
         if previous is not None and previous.look().running:
@@ -160,14 +162,7 @@ class Supervision:
         # A process of this host that has ended cannot beat again: no need to wait for its heartbeat.
         gone = previous is not None and beat is not None and beat.owner.host == socket.gethostname()
         if mine and not gone:
-            live = watch(
-                store,
-                layout,
-                patience=self.patience,
-                monotonic=self._monotonic,
-                sleep=self._sleep,
-                interval=0.5,
-            )
+            live = self._watch()
             if live.alive and live.owner is not None and same_owner(live.owner, self.owner):
                 self.reattached, self.above = True, live.epoch - 1
                 host = live.owner.host or "another host"
@@ -354,7 +349,7 @@ class Supervision:
 
     def _has_sibling(self) -> bool:
         """Whether the run that fenced this one belongs to the same task: an earlier try started its driver."""
-        newest, beat = self._newest()
+        newest, beat = newest_heartbeat(self.job.store, self.job.layout)
         return (
             beat is not None and not beat.ended and same_owner(beat.owner, self.owner) and newest > self.above
         )
@@ -407,19 +402,17 @@ class Supervision:
         # What is in the way may be no run of this job, but the others of a full host.
         self._sleep(1.0)
         while True:
-            live = watch(
-                self.job.store, self.job.layout, patience=self.patience, monotonic=self._monotonic,
-                sleep=self._sleep, interval=0.5,
-            )  # fmt: skip
-            if not live.alive:
+            if not self._watch().alive:
                 return
             if self._busy_timeout is not None and self.waited >= self._busy_timeout:
                 raise error
             self._sleep(1.0)
 
-    def _newest(self) -> tuple[int, Heartbeat | None]:
-        epoch = max(read_epochs(self.job.store, self.job.layout), default=0)
-        return epoch, read_heartbeat(self.job.store, self.job.layout, epoch) if epoch else None
+    def _watch(self) -> Liveness:
+        return watch(
+            self.job.store, self.job.layout, patience=self.patience, monotonic=self._monotonic,
+            sleep=self._sleep, interval=0.5,
+        )  # fmt: skip
 
     def _newest_beat(self) -> Heartbeat | None:
         """The heartbeat. While the store is out of reach, the last one that was read: that is no sign of death."""

@@ -179,7 +179,7 @@ def plan_erase(
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
         pins=tuple(_pins_to_release(log, list_pins(job.store, job.layout))),
         savepoints=_savepoints(job),
-        rewritten_bytes=_bytes_to_rewrite(newest, keys, newest.cut),
+        rewritten_bytes=_bytes_to_rewrite(newest, keys),
         emptied=tuple(sorted(empty)),
         unreached=tuple(sorted(elements.difference(empty))),
         feeds=tuple(each for each in log.feeds if each.operator in keys),
@@ -272,15 +272,13 @@ def group_of(operator: OperatorState, key: object) -> int:
     return key_group(key, operator.max_parallelism)
 
 
-def _bytes_to_rewrite(record: Record, keys: Mapping[str, object], cut: int) -> int:
-    operators = {
-        uid: (record.operators[uid], group_of(record.operators[uid], key)) for uid, key in keys.items()
-    }
+def _bytes_to_rewrite(record: Record, keys: Mapping[str, object]) -> int:
+    operators = ((record.operators[uid], key) for uid, key in keys.items())
     return sum(
         shard.bytes
-        for operator, group in operators.values()
+        for operator, key in operators
         for shard in operator.all_shards
-        if may_hold(shard, group, cut)
+        if may_hold(shard, group_of(operator, key), record.cut)
     )
 
 

@@ -89,10 +89,10 @@ class StateClient:
 
         `min_checkpoint` wants this checkpoint or a newer one, `at` the one of then.
         """
-        parameters = {"key": _text(key), "map_key": None if map_key is None else _text(map_key)}
-        parameters |= {"limit": _text(limit), "min_checkpoint": _text(min_checkpoint), "wait": _text(wait)}
-        parameters["at"] = _point(at)
-        query = urlencode({name: value for name, value in parameters.items() if value is not None})
+        parameters = _given(
+            key=key, map_key=map_key, limit=limit, min_checkpoint=min_checkpoint, wait=wait, at=_point(at)
+        )
+        query = urlencode({name: _text(value) for name, value in parameters.items()})
         return self._request("GET", f"{_path(job, operator, state)}?{query}", wait=wait)
 
     def look_up_many(
@@ -109,12 +109,10 @@ class StateClient:
         at: int | str | datetime | None = None,
     ) -> dict[str, Any]:
         """The whole answer for many keys. Its `results` are in the order of the keys."""
-        parameters = {"map_key": map_key, "limit": limit, "min_checkpoint": min_checkpoint, "wait": wait}
-        parameters["at"] = _point(at)
-        body = {
-            "keys": list(keys),
-            **{name: value for name, value in parameters.items() if value is not None},
-        }
+        parameters = _given(
+            map_key=map_key, limit=limit, min_checkpoint=min_checkpoint, wait=wait, at=_point(at)
+        )
+        body = {"keys": list(keys), **parameters}
         return self._request("POST", _path(job, operator, state), msgspec.json.encode(body), wait=wait)
 
     def jobs(self) -> list[dict[str, Any]]:
@@ -197,6 +195,10 @@ class StateClient:
 def _path(job: str, operator: str, state: str) -> str:
     job, operator, state = (quote(name, safe="") for name in (job, operator, state))
     return f"/jobs/{job}/operators/{operator}/states/{state}"
+
+
+def _given(**parameters: Any) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _text(value: Any) -> Any:
