@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from airflow.sdk import DAG, BaseOperator
+from airflow.triggers.base import BaseTrigger
 
 from stateflow.storage.local import LocalStore
 from tests.airflow.task_state import TaskState
@@ -137,5 +139,11 @@ def _kill_before(at: int) -> None:
         setattr(LocalStore, verb, deadly(getattr(LocalStore, verb)))
 
 
-def files_of(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+def fired(trigger: type[BaseTrigger], fields: dict[str, Any], patience: float | None = None) -> Any:
+    """What a trigger of these fields says. It looks often."""
+
+    async def first() -> Any:
+        async for event in trigger(**{**fields, "interval": 0.05}).run():
+            return event.payload
+
+    return asyncio.run(asyncio.wait_for(first(), patience))

@@ -18,7 +18,8 @@ from stateflow.airflow import (
     StateflowStopOperator,
 )
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import files_of, ran
+from tests.airflow.tasks import ran
+from tests.jobs.files import files_of
 from tests.jobs.made import ORDERS, made_job
 
 CLEANUP, RESCALE, RESTORE = StateflowCleanupOperator, StateflowRescaleOperator, StateflowRestoreOperator

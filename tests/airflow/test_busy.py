@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from stateflow.errors import BusyError
 from stateflow.format.records import Owner
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import run_task
+from tests.airflow.tasks import fired
 from tests.airflow.test_empty_runs import OfTask
 from tests.airflow.test_run_operator import Done, Method, operator
 from tests.jobs.made import MadeJob
@@ -123,14 +123,6 @@ def test_waiting_in_the_worker_goes_on_when_the_other_run_has_ended(method: Meth
     assert len(method.specs) == 1
 
 
-def fired(fields: dict[str, Any]) -> dict[str, Any]:
-    async def first() -> Any:
-        async for event in StateflowIdleTrigger(**{**fields, "interval": 0.05}).run():
-            return event.payload
-
-    return asyncio.run(first())  # type: ignore[no-any-return]
-
-
 def deferral(method: Method, **arguments: Any) -> dict[str, Any]:
     told = run_task(operator(method, on_live="wait", deferrable=True, **arguments))
     assert told.state is TaskInstanceState.DEFERRED
@@ -145,7 +137,7 @@ def test_a_deferrable_task_waits_in_the_triggerer_and_then_starts_one_driver(met
     with other_run(method, over=over):
         fields = deferral(method)
         Timer(1, over.set).start()
-        event = fired(fields)
+        event = fired(StateflowIdleTrigger, fields)
     told = run_task(operator(method, on_live="wait", deferrable=True), resumed=("resume_idle", event))
     assert told.state is TaskInstanceState.DEFERRED
     assert told.message.next_method == "resume"
@@ -155,7 +147,7 @@ def test_a_deferrable_task_waits_in_the_triggerer_and_then_starts_one_driver(met
 def test_the_triggerer_waits_no_longer_than_the_limit(method: Method) -> None:
     with other_run(method):
         began = time.monotonic()
-        event = fired(deferral(method, busy_timeout=timedelta(seconds=3)))
+        event = fired(StateflowIdleTrigger, deferral(method, busy_timeout=timedelta(seconds=3)))
         assert time.monotonic() - began < 10
         told = run_task(
             operator(method, on_live="wait", deferrable=True, busy_timeout=timedelta(seconds=3), retries=3),
@@ -187,7 +179,7 @@ def test_execution_timeout_ends_the_wait_in_the_triggerer(method: Method) -> Non
     task = operator(method, on_live="wait", deferrable=True, execution_timeout=limit, retries=3)
     with other_run(method):
         left = run_task(task, started_at=began)
-        event = fired(dict(left.message.trigger_kwargs))
+        event = fired(StateflowIdleTrigger, dict(left.message.trigger_kwargs))
         assert timedelta(0) <= datetime.now(UTC) - began - limit < timedelta(seconds=10)
         told = run_task(task, resumed=("resume_idle", event), started_at=began, max_tries=3)
     assert told.state is TaskInstanceState.UP_FOR_RETRY
@@ -200,7 +192,7 @@ def test_the_triggerer_takes_a_run_without_a_heartbeat_for_dead(method: Method) 
         fields = deferral(method)
     job.beat(99, owner=OTHER)
     began = time.monotonic()
-    fired(fields)
+    fired(StateflowIdleTrigger, fields)
     assert 1 <= time.monotonic() - began < 10
 
 
@@ -208,4 +200,4 @@ def test_an_error_is_left_to_the_task_to_tell(method: Method, monkeypatch: pytes
     with other_run(method):
         fields = deferral(method)
         monkeypatch.delenv("AIRFLOW_CONN_STATEFLOW_DEFAULT")
-        assert set(fired(fields)) == {"since"}
+        assert set(fired(StateflowIdleTrigger, fields)) == {"since"}

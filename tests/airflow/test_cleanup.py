@@ -20,7 +20,8 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow_ui.connections import root_of
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
+from tests.airflow.tasks import Try, context_of, killed_at_every_write, ran, task
+from tests.jobs.files import files_of
 from tests.jobs.made import MadeJob, made_job
 from tests.jobs.snapshots import DEAD
 from tests.refusals.refusal import lacking, refused

@@ -31,6 +31,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.kubernetes_api import Cluster, kube_config, serving
 from tests.airflow.runner import run_task
+from tests.airflow.tasks import fired
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 from tests.refusals.refusal import refused
 
@@ -370,14 +371,6 @@ def deferred(root: Path) -> tuple[str, dict[str, Any]]:
     return told.message.next_method, dict(told.message.trigger_kwargs)
 
 
-def fired(fields: dict[str, Any], patience: float) -> Any:
-    async def first() -> Any:
-        async for event in StateflowRunTrigger(**{**fields, "interval": 0.05}).run():
-            return event.payload
-
-    return asyncio.run(asyncio.wait_for(first(), patience))
-
-
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_trigger, "ASK_AGAIN", 0.1)
@@ -447,7 +440,7 @@ def test_a_deferred_pod_that_dies_before_its_first_heartbeat_is_noticed(
 ) -> None:
     resume, fields = deferred(tmp_path / "root")
     Timer(0.5, end, [cluster]).start()
-    event = fired(fields, patience=30)
+    event = fired(StateflowRunTrigger, fields, patience=30)
     told = run_task(task_with_a_pod(tmp_path / "root"), resumed=(resume, event), max_tries=1)
     assert told.state is TaskInstanceState.UP_FOR_RETRY
     assert why in str(told.error)
@@ -459,7 +452,7 @@ def test_an_api_that_is_away_ends_no_wait_in_the_triggerer(
     _, fields = deferred(tmp_path / "root")
     cluster.refuses = 403
     with pytest.raises(TimeoutError):
-        fired(fields, patience=1)
+        fired(StateflowRunTrigger, fields, patience=1)
 
 
 def test_after_its_first_heartbeat_no_pod_is_asked_for(
@@ -471,7 +464,7 @@ def test_after_its_first_heartbeat_no_pod_is_asked_for(
     job.beat(1, owner=owner)
     asked = len(cluster.asked)
     with pytest.raises(TimeoutError):
-        fired(fields, patience=1)
+        fired(StateflowRunTrigger, fields, patience=1)
     assert len(cluster.asked) == asked
 
 

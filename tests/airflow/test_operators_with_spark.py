@@ -31,7 +31,8 @@ from stateflow.restore.planned import RestorePlan
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, files_of, ran
+from tests.airflow.tasks import Try, ran
+from tests.jobs.files import files_of
 from tests.jobs.made import ORDERS, REPOSITORY
 from tests.refusals.refusal import refused
 
@@ -221,7 +222,8 @@ from pathlib import Path
 from airflow.sdk.exceptions import AirflowException
 from pyspark import SparkContext
 from stateflow.airflow import StateflowSavepointOperator
-from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, task
+from tests.airflow.tasks import Try, airflow_signals, context_of, task
+from tests.jobs.files import files_of
 
 for way in ("killed", "to its end"):
     operator = task(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")

@@ -15,7 +15,8 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
+from tests.airflow.tasks import Try, context_of, killed_at_every_write, ran, task
+from tests.jobs.files import files_of
 from tests.jobs.made import ORDERS, REPOSITORY, MadeJob, made_job
 from tests.refusals.refusal import refused
 

@@ -43,6 +43,7 @@ from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import Supervisor, run_task, supervised
 from tests.airflow.task_state import TaskState
+from tests.airflow.tasks import fired
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 from tests.refusals.refusal import refused
 
@@ -146,16 +147,6 @@ def context(task: FakeTask | None = None, **more: Any) -> Any:
 def cleared(run_id: str = FakeTask.run_id) -> Any:
     """Of a task that somebody has cleared."""
     return context(FakeTask(run_id=run_id, clears=1))
-
-
-def fired(fields: dict[str, Any]) -> dict[str, Any]:
-    """What a trigger of these fields says."""
-
-    async def first() -> Any:
-        async for event in StateflowRunTrigger(**{**fields, "interval": 0.01}).run():
-            return event.payload
-
-    return asyncio.run(first())  # type: ignore[no-any-return]
 
 
 def test_a_run_tells_what_it_came_to(method: Method) -> None:
@@ -604,14 +595,17 @@ def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> 
     path, fields = trigger.serialize()
     assert path == "stateflow.airflow.triggers.run.StateflowRunTrigger"
     json.dumps(fields)
-    assert operator(method, deferrable=True).resume(context(), fired(fields))["checkpoint"] == 2
+    assert (
+        operator(method, deferrable=True).resume(context(), fired(StateflowRunTrigger, fields))["checkpoint"]
+        == 2
+    )
 
 
 def test_the_trigger_fires_when_the_heart_has_beaten_for_the_last_time(method: Method) -> None:
     with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
     _, fields = deferral.value.trigger.serialize()
-    event = fired(fields)
+    event = fired(StateflowRunTrigger, fields)
     assert event.pop("outcome") == {"batches": 1, "rows": 5, "checkpoint": 2, "stopped": "from None"}
     assert event == {"above": 0, "counter": (1, 9)}
     json.dumps(event)
@@ -622,7 +616,7 @@ def test_a_run_whose_heartbeat_the_next_one_has_cleared_away_has_ended_as_the_tr
 ) -> None:
     with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
-    event = fired(deferral.value.trigger.serialize()[1])
+    event = fired(StateflowRunTrigger, deferral.value.trigger.serialize()[1])
     store, layout = open_store(str(method.root)), JobLayout("orders")
     store.delete([entry.path for entry in store.list(layout.control)])
     assert operator(method, deferrable=True).resume(context(), event)["rows"] == 5
@@ -649,7 +643,7 @@ def test_a_deferred_run_whose_driver_is_lost_fails_and_is_not_deferred_for_ever(
     with pytest.raises(TaskDeferred) as deferral:
         operator(gone, deferrable=True).execute(context())
     _, fields = deferral.value.trigger.serialize()
-    event = fired({**fields, "patience": 0.1})
+    event = fired(StateflowRunTrigger, {**fields, "patience": 0.1})
     assert "stood still" in event["given_up"]
     with refused(AirflowException, "is lost", "stood still"):
         operator(gone, deferrable=True).resume(context(), event)
@@ -662,7 +656,9 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
     _, fields = deferral.value.trigger.serialize()
     gone.stale = Done(0, name="an earlier try's")
     with refused(AirflowException, "is lost"):
-        operator(gone, deferrable=True).resume(context(), fired({**fields, "patience": 0.1}))
+        operator(gone, deferrable=True).resume(
+            context(), fired(StateflowRunTrigger, {**fields, "patience": 0.1})
+        )
 
 
 @pytest.mark.parametrize("state", ["deferred", "failed", "unknown"])
@@ -714,7 +710,7 @@ def test_execution_timeout_holds_for_a_deferred_task_and_its_run_is_told_to_end(
     assert fields["deadline"] == (began + limit).timestamp()
     assert StateflowRunTrigger(**fields).serialize()[1] == fields
 
-    event = fired(fields)
+    event = fired(StateflowRunTrigger, fields)
     assert datetime.now(UTC) >= began + limit
     json.dumps(event)
     told = run_task(task, resumed=("resume", event), started_at=began, max_tries=1)

@@ -19,7 +19,8 @@ from stateflow.savepoints.format import list_savepoints, read_savepoint, verify_
 from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, killed_at_every_write, ran, task
+from tests.airflow.tasks import Try, airflow_signals, context_of, killed_at_every_write, ran, task
+from tests.jobs.files import files_of
 from tests.jobs.made import made_job
 from tests.refusals.refusal import refused
 

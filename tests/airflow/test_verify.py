@@ -10,7 +10,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from stateflow.airflow import StateflowVerifyOperator
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, files_of, ran
+from tests.airflow.tasks import Try, ran
+from tests.jobs.files import files_of
 from tests.jobs.made import made_job
 from tests.refusals.refusal import refused
 

@@ -22,12 +22,9 @@ from stateflow.cli.main import app
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.cli.conftest import Command
+from tests.jobs.files import files_of
 from tests.jobs.made import MadeJob, made_job
 from tests.jobs.queried import queried_job
-
-
-def files_of(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 def test_stopping_a_job_that_does_not_run_says_so(command: Command, root: Path) -> None:

@@ -20,7 +20,7 @@ from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
 from tests.cli.conftest import Command, Said
 from tests.jobs.operators import operator_of
-from tests.reading.grown import EVERY_KIND, LOG, OPEN, TOTAL, GrownJob, full
+from tests.reading.grown import EVERY_KIND, LOG, OPEN, TOTAL, GrownJob, fall_below_zero, full, put
 
 _int, _str = serializer_for(int), serializer_for(str)
 PIPELINE = """
@@ -49,25 +49,11 @@ def never(*arguments: Any, **named: Any) -> Any:
 Typed = Callable[..., Said]
 
 
-def put(job: GrownJob, **totals: int | None) -> int:
-    return job.batch(
-        lambda model: {
-            full(TOTAL, int(user[1:])): None if value is None else _int.dumps(value)
-            for user, value in totals.items()
-        }
-    )
-
-
 @pytest.fixture
 def job(root: Path) -> GrownJob:
     """Checkpoints 2 to 7; user 1 falls below zero in 5."""
     made = GrownJob(root)
-    put(made, u1=5, u2=1)
-    put(made, u2=2)
-    put(made, u1=8)
-    put(made, u1=-3, u3=4)
-    put(made, u3=None)
-    put(made, u1=-1)
+    fall_below_zero(made)
     return made
 
 

@@ -22,6 +22,7 @@ from stateflow.format.records import DeadMark, OperatorListState, Owner, encode
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from tests.cli.conftest import Command
+from tests.jobs.files import files_of
 from tests.jobs.made import ORDERS, MadeJob, made_job
 from tests.refusals.refusal import lacking
 
@@ -31,10 +32,6 @@ PIPELINE = f"{ORDERS}:orders"
 @pytest.fixture
 def job(root: Path) -> MadeJob:
     return made_job(root)
-
-
-def files_of(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def created(command: Command, root: Path, *more: str) -> Any:

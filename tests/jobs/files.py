@@ -1,8 +1,9 @@
-"""Files in a store."""
+"""Files in a store or a folder."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import xxhash
 
@@ -29,3 +30,7 @@ def stored(store: Store, path: str, content: bytes, *, name: str = "", base: str
 
 def objects(store: Store) -> dict[str, int]:
     return {entry.path: entry.size for entry in store.list("")}
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -402,3 +402,23 @@ class GrownJob(JobBuilder):
 
     def snapshot(self, slot: int, host: Path) -> ComparedSnapshot:
         return ComparedSnapshot(f"checkpoint {slot}", self.at(slot), self.place(host))
+
+
+def put(job: GrownJob, **totals: int | None) -> int:
+    """The totals of users by their names, `u1`; None removes one."""
+    return job.batch(
+        lambda model: {
+            full(TOTAL, int(user[1:])): None if value is None else _int.dumps(value)
+            for user, value in totals.items()
+        }
+    )
+
+
+def fall_below_zero(job: GrownJob) -> None:
+    """Six checkpoints: user 1 falls below zero in the fourth, and user 3 goes in the fifth."""
+    put(job, u1=5, u2=1)
+    put(job, u2=2)
+    put(job, u1=8)
+    put(job, u1=-3, u3=4)
+    put(job, u3=None)
+    put(job, u1=-1)

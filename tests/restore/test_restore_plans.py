@@ -46,34 +46,29 @@ def scene(tmp_path: Path) -> Scene:
     return made_scene(tmp_path)
 
 
+def totals_of(flow: sf.Flow, source: Any) -> Any:
+    """The orders example up to its sink."""
+    from examples.orders import Balance, Order
+
+    return flow.source("events", source, Order).key_by("user", order_by="ts").process("balance", Balance)
+
+
 @sf.pipeline("orders")
 def upserted(flow: sf.Flow, *, input: str, output: str) -> None:
     """The orders example with a table that has a row per user."""
-    from examples.orders import Balance, Order
-
-    events = flow.source("events", sf.delta(input), Order)
-    totals = events.key_by("user", order_by="ts").process("balance", Balance)
-    totals.upsert("latest", sf.delta(output), keys=["user"])
+    totals_of(flow, sf.delta(input)).upsert("latest", sf.delta(output), keys=["user"])
 
 
 @sf.pipeline("orders")
 def of_files(flow: sf.Flow, *, input: str, output: str) -> None:
     """The orders example with files where it reads a table."""
-    from examples.orders import Balance, Order
-
-    events = flow.source("events", sf.files(input, "json"), Order)
-    totals = events.key_by("user", order_by="ts").process("balance", Balance)
-    totals.append("totals", sf.delta(output))
+    totals_of(flow, sf.files(input, "json")).append("totals", sf.delta(output))
 
 
 @sf.pipeline("orders")
 def of_catalog(flow: sf.Flow, *, input: str, output: str) -> None:
     """The orders example with a table that a catalog names."""
-    from examples.orders import Balance, Order
-
-    events = flow.source("events", sf.delta(input), Order)
-    totals = events.key_by("user", order_by="ts").process("balance", Balance)
-    totals.append("totals", sf.table("shop.totals"))
+    totals_of(flow, sf.delta(input)).append("totals", sf.table("shop.totals"))
 
 
 def planned(
@@ -728,11 +723,7 @@ def test_the_plan_of_a_fork_says_that_its_tables_begin_empty(
 @sf.pipeline("orders")
 def elsewhere(flow: sf.Flow, *, input: str, output: str) -> None:
     """The orders example of a release whose sink had another name, and wrote elsewhere."""
-    from examples.orders import Balance, Order
-
-    events = flow.source("events", sf.delta(input), Order)
-    totals = events.key_by("user", order_by="ts").process("balance", Balance)
-    totals.append("before", sf.delta(f"{output}/before"))
+    totals_of(flow, sf.delta(input)).append("before", sf.delta(f"{output}/before"))
 
 
 @pytest.mark.parametrize("rewind", [False, True])

@@ -25,10 +25,10 @@ from stateflow.state.values.serializers import serializer_for
 from stateflow_ui import details, reading_budget, state_documents, state_reader
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.root import Root
-from tests.airflow.tasks import files_of
 from tests.jobs.builder import options_of
+from tests.jobs.files import files_of
 from tests.memory_store import MemoryStore
-from tests.reading.grown import TOTAL, GrownJob, full
+from tests.reading.grown import GrownJob, fall_below_zero, put
 from tests.ui.airflow_app import AirflowApp, airflow_app
 from tests.ui.catalogs import Clock, catalog_of
 
@@ -41,25 +41,11 @@ ERASED = 918_273_645
 """A value whose digits stand in no time and no number of an answer."""
 
 
-def put(job: GrownJob, **totals: int | None) -> int:
-    return job.batch(
-        lambda model: {
-            full(TOTAL, int(user[1:])): None if value is None else _int.dumps(value)
-            for user, value in totals.items()
-        }
-    )
-
-
 @pytest.fixture(scope="module", autouse=True)
 def grown(airflow_app: AirflowApp) -> GrownJob:
     """Checkpoints 2 to 9: user 1 falls below zero in 5, user 3 goes in 6, and something expires in 9."""
     job = GrownJob(airflow_app.root)
-    put(job, u1=5, u2=1)
-    put(job, u2=2)
-    put(job, u1=8)
-    put(job, u1=-3, u3=4)
-    put(job, u3=None)
-    put(job, u1=-1)
+    fall_below_zero(job)
     job.batch(lambda model: job.put(model, "brief", 1, 7))
     job.batch(seconds=20)
     return job
