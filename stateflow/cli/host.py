@@ -167,7 +167,7 @@ def _applications(folder: Path) -> list[dict[str, Any]]:
     found = []
     for each in sorted(folder.glob("application-*")):
         with suppress(Refused):
-            found.append(ask(each, "show"))
+            found.append(ask(each))
     return found
 
 
@@ -236,7 +236,7 @@ def _not_running(name: str) -> UnavailableError:
     from stateflow.hosts.settings import folder_of
 
     try:
-        ask(folder_of(name), "show")
+        ask(folder_of(name))
     except Refused:
         return UnavailableError(
             f"the host {name!r} is not running: start it with `stateflow host start {name}`"
@@ -251,7 +251,7 @@ def _shown(folder: Path) -> dict[str, Any]:
     from stateflow.hosts.starting import keeper_of
 
     try:
-        return {"state": "running", **ask(folder, "show")}
+        return {"state": "running", **ask(folder)}
     except Refused:
         return {"state": "ended" if keeper_of(folder) is None else "starting"}
 

@@ -75,33 +75,31 @@ class Connection:
     def receive(self, most_files: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
         """The next message and its files; None when the other side is gone."""
         files: list[int] = []
-        head = b""
-        while len(head) < _LENGTH.size:
+        body = self.body(files, most_files)
+        return None if body is None else json.loads(body), files
+
+    def body(self, files: list[int], most_files: int) -> bytes | None:
+        """What stands behind its length; None when the other side is gone. Files that come with the length are added to `files`."""
+        head = self._bytes(_LENGTH.size, files, most_files)
+        length = 0 if head is None else _LENGTH.unpack(head)[0]
+        return None if head is None or length > _MOST else self._bytes(length, files, 0)
+
+    def _bytes(self, count: int, files: list[int], most_files: int) -> bytes | None:
+        found = bytearray()
+        while len(found) < count:
+            size = min(count - len(found), 1 << 20)
             try:
                 if most_files:
-                    part, more, _, _ = socket.recv_fds(self.sock, _LENGTH.size - len(head), most_files)
+                    part, more, _, _ = socket.recv_fds(self.sock, size, most_files)
                     files += more
                 else:
-                    part = self.sock.recv(_LENGTH.size - len(head))
+                    part = self.sock.recv(size)
             except ConnectionError:
                 part = b""
             if not part:
-                return None, files
-            head += part
-        (length,) = _LENGTH.unpack(head)
-        if length > _MOST:
-            return None, files
-        body = bytearray()
-        while len(body) < length:
-            try:
-                part = self.sock.recv(min(length - len(body), 1 << 20))
-            except ConnectionError:
-                part = b""
-            if not part:
-                return None, files
-            body += part
-        message: dict[str, Any] = json.loads(bytes(body))
-        return message, files
+                return None
+            found += part
+        return bytes(found)
 
 
 def not_a_name(name: str) -> str:
@@ -315,11 +313,11 @@ def _standard_files() -> list[int]:
     return files
 
 
-def ask(folder: Path, question: str, timeout: float = 10.0) -> dict[str, Any]:
-    """The answer of a host to a question about itself. Raises Refused when it does not answer."""
+def ask(folder: Path, timeout: float = 10.0) -> dict[str, Any]:
+    """What a host says of itself. Raises Refused when it does not answer."""
     connection = connect(folder, timeout)
     try:
-        connection.send({"ask": question})
+        connection.send({"ask": "show"})
         answer, _ = connection.receive()
     except OSError:
         answer = None

@@ -14,7 +14,7 @@ def lacking_host(options: Options) -> str:
         return "host_only is set, and host is not: no run starts" if options.host_only else ""
     try:
         folder = folder_of(options.host)
-        ask(folder, "show")
+        ask(folder)
     except UsageError as error:
         return str(error)
     except Refused as refusal:

@@ -97,7 +97,7 @@ def drains(folder: Path) -> bool:
     answers = []
     for each in (folder, *folder.glob("application-*")):
         with suppress(Refused):
-            answers.append(ask(each, "show"))
+            answers.append(ask(each))
     return bool(answers) and all(each.get("draining") for each in answers)
 
 
@@ -132,7 +132,7 @@ def _ready(
                 f"the host {folder.name!r} did not start: the end of {folder / LOG} says why\n{_reason(folder / LOG)}"
             )
         with suppress(Refused):
-            return ask(folder, "show")
+            return ask(folder)
         time.sleep(0.1)
     raise UnavailableError(
         f"the host {folder.name!r} has not started within {timeout:.0f} s, and goes on trying: see {folder / LOG}"

@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -244,20 +243,9 @@ class Zygote:
 def _asked_by(sock: socket.socket, files: list[int]) -> tuple[bytes, bytes, bytes]:
     """The place, the modules and the environment that a process that stands in for Spark's Python tells. Its standard files come into
     `files`. ValueError for a message that is not whole."""
-    head = b""
-    while len(head) < 4:
-        part, more, _, _ = socket.recv_fds(sock, 4 - len(head), 3)
-        files += more
-        if not part:
-            raise EndedShim
-        head += part
-    (length,) = struct.unpack(">I", head)
-    body = b""
-    while len(body) < length:
-        part = sock.recv(min(length - len(body), 1 << 20))
-        if not part:
-            raise EndedShim
-        body += part
+    body = Connection(sock).body(files, most_files=3)
+    if body is None:
+        raise EndedShim
     _require_standard_files(files)
     number, modules, entries = body.split(b"\0\0", 2)
     return number, modules, entries

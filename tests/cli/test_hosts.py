@@ -207,7 +207,7 @@ def test_a_host_that_drains_is_not_said_to_run(command: Command, monkeypatch: py
     for each in answers:
         each.mkdir(exist_ok=True)
 
-    def ask(of: Path, question: str) -> dict[str, bool]:
+    def ask(of: Path) -> dict[str, bool]:
         if of not in answers:
             raise Refused("it does not answer", 9)
         return {"draining": answers[of]}

@@ -81,7 +81,7 @@ class Host:
     def shown(self, name: str = "tests") -> dict[str, Any]:
         """What it says of itself, without the command, whose start takes a second; empty while it takes no runs."""
         with suppress(client.Refused):
-            return client.ask(self.cache / "hosts" / name, "show")
+            return client.ask(self.cache / "hosts" / name)
         return {}
 
     def total(self, job: str) -> float:

@@ -139,14 +139,14 @@ def test_an_application_without_a_file_descriptor_for_another_run_answers_when_s
         assert "Too many open files" in log.read_text()
         for each in waiting:
             each.sock.close()
-        assert ask(found, "show", timeout=60)["places"] == 1
+        assert ask(found, timeout=60)["places"] == 1
         assert log.read_text().count("can answer nobody") == 1, "it says so once"
 
 
 def test_an_application_takes_all_the_file_descriptors_that_it_may_have(tmp_path: Path) -> None:
     with crowded(tmp_path, 4000) as (_, found):
         waiting = [connect(found) for _ in range(100)]
-        assert ask(found, "show")["places"] == 1
+        assert ask(found)["places"] == 1
         with refused(Refused, "its place is taken") as caught:
             run_on(found, ["run", "a.py"], os.environ, wait=1.0, say=lambda text: None)
         assert caught.value.exit_code == BUSY, "it waits with a descriptor above 2000, too"

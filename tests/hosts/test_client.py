@@ -302,7 +302,7 @@ def test_a_host_that_dies_in_the_middle_fails_the_run_and_starts_no_second_one(s
 def test_a_damaged_address_is_no_host(tmp_path: Path, text: str) -> None:
     (tmp_path / "current.json").write_text(text, encoding="utf-8")
     with pytest.raises(Refused):
-        ask(tmp_path, "show")
+        ask(tmp_path)
 
 
 def test_a_message_of_any_size_arrives_whole() -> None:
