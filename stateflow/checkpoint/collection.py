@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from stateflow.checkpoint.log import BodyCache, Log
-from stateflow.checkpoint.pins import damage_of, damage_of_kept, list_pins, read_with_pins
+from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
 from stateflow.checkpoint.retention import YOUNG, Retention, restorable, roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError
@@ -319,10 +319,10 @@ def _observed(
     for slot in log.lost:
         if slot in log.slots:
             raise CorruptError(
-                f"{damage_of_kept(layout, slot)}, and nothing of the job may be deleted: put it back from a copy of the store, or "
+                f"{damage_of(layout, slot)}, and nothing of the job may be deleted: put it back from a copy of the store, or "
                 f"give the checkpoint up: remove the folder {layout.slot(slot)} of the store"
             )
-        _log.warning("%s: somebody has deleted it", damage_of_kept(layout, slot))
+        _log.warning("%s: somebody has deleted it", damage_of(layout, slot))
     return pins, log
 
 

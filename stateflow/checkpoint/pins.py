@@ -214,18 +214,16 @@ def read_with_pins(
     return log, damaged
 
 
-def damage_of(layout: JobLayout, pin: Pin) -> str:
-    """The damage that `read_with_pins` has found, as a sentence without its next step."""
-    return (
-        f"{layout.slot(pin.slot)}_pending or _metadata is missing, so that checkpoint {pin.slot}, which {pin.kind} "
-        f"{pin.name or pin.id} of job {layout.job!r} keeps, cannot be read"
+def damage_of(layout: JobLayout, kept: Pin | int) -> str:
+    """The damage that `read_with_pins` has found, as a sentence without its next step: of a pinned checkpoint, or of one below the floor
+    that the job's retention keeps."""
+    slot, keeper = (
+        (kept, "the retention")
+        if isinstance(kept, int)
+        else (kept.slot, f"{kept.kind} {kept.name or kept.id}")
     )
-
-
-def damage_of_kept(layout: JobLayout, slot: int) -> str:
-    """The same of a checkpoint that the job's retention keeps below the floor."""
     return (
-        f"{layout.slot(slot)}_pending or _metadata is missing, so that checkpoint {slot}, which the retention of job "
+        f"{layout.slot(slot)}_pending or _metadata is missing, so that checkpoint {slot}, which {keeper} of job "
         f"{layout.job!r} keeps, cannot be read"
     )
 

@@ -14,7 +14,7 @@ import xxhash
 
 from stateflow.checkpoint.collection import marks_on_pinned, unreached
 from stateflow.checkpoint.log import Log, read_epoch_claim, read_epochs
-from stateflow.checkpoint.pins import damage_of, damage_of_kept, read_pins, read_with_pins
+from stateflow.checkpoint.pins import damage_of, read_pins, read_with_pins
 from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
@@ -73,9 +73,7 @@ def verify(
         *_claim_findings(store, layout, log),
         *(_damaged(layout, pin) for pin in damaged),
         *(
-            Finding(
-                "error", f"{damage_of_kept(layout, slot)}: put it back from a copy of the store", slot=slot
-            )
+            Finding("error", f"{damage_of(layout, slot)}: put it back from a copy of the store", slot=slot)
             for slot in log.lost
         ),
     ]
