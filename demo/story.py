@@ -354,7 +354,7 @@ class Story(Narrator):
 
 def takes_runs(folder: Path) -> bool:
     try:
-        return not ask(folder, "show")["draining"]
+        return not ask(folder)["draining"]
     except Refused:
         return False
 

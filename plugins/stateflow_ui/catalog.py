@@ -28,7 +28,6 @@ from stateflow.errors import (
     NotFoundError,
     StateflowError,
     UnavailableError,
-    UsageError,
 )
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Outcome, Record
@@ -163,7 +162,7 @@ class _RootEntry:
                 f"the checkpoint root {folder} does not exist on the API server: mount it there too, or wait for the "
                 "first run, which creates it"
             )
-        return [name for name in list_jobs(self.store) if _is_name(name)]
+        return list_jobs(self.store)
 
     def state(self) -> RootState:
         known = self.names.known()
@@ -568,15 +567,6 @@ class Catalog:
             f"{what} is being read and not known yet: ask again in a moment"
         )
         raise error
-
-
-def _is_name(name: str) -> bool:
-    """Whether a folder with a job's file in it has a name that a job can have."""
-    try:
-        JobLayout(name)
-    except UsageError:
-        return False
-    return True
 
 
 async def _done(futures: Iterable[Future[None]], seconds: float) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from stateflow.checkpoint.control import Heartbeat, begun_by_restore, read_heartbeat, read_progress
-from stateflow.checkpoint.log import BodyCache, Log, SlotCache, SlotContent, read_log
+from stateflow.checkpoint.log import BodyCache, Log, SlotCache, SlotContent, read_if_there, read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import (
     INPUT_FREE,
@@ -27,7 +27,7 @@ from stateflow.checkpoint.statistics import (
 )
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import CATALOG_NAME, FileRef, Outcome, Owner, Prepared, Record, decode
+from stateflow.format.records import CATALOG_NAME, FileRef, Outcome, Owner, Prepared, Record
 from stateflow.format.references import as_read, with_references
 from stateflow.observe.status import JobStatus, newest_that_read, status_of
 from stateflow.observe.timelines import Span, audit, spans
@@ -156,24 +156,17 @@ class JobReader:
 
     def record(self, slot: int) -> tuple[Record, Outcome | None] | None:
         """One record, without the bytes that travel inside it; None when it was collected."""
-        pending, metadata = self.layout.pending(slot), self.layout.metadata(slot)
-        try:
-            record = as_read(_light(decode(self.store.read(pending), Record, pending)), self.store.url)
-        except NotFoundError:
+        record = read_if_there(self.store, self.layout.pending(slot), Record)
+        if record is None:
             return None
-        try:
-            outcome = decode(self.store.read(metadata), Outcome, metadata)
-        except NotFoundError:
-            return record, None
-        return record, outcome if outcome.record == record.writer else None
+        outcome = read_if_there(self.store, self.layout.metadata(slot), Outcome)
+        own = outcome if outcome is not None and outcome.record == record.writer else None
+        return as_read(_light(record), self.store.url), own
 
     def whole_record(self, slot: int) -> Record | None:
         """One record with all that is in it; None when it was collected."""
-        pending = self.layout.pending(slot)
-        try:
-            return as_read(decode(self.store.read(pending), Record, pending), self.store.url)
-        except NotFoundError:
-            return None
+        record = read_if_there(self.store, self.layout.pending(slot), Record)
+        return None if record is None else as_read(record, self.store.url)
 
     def _history(self, log: Log, whole: bool) -> tuple[Lines, bool]:
         """The lines, and whether every segment was read."""
