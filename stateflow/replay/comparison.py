@@ -99,6 +99,9 @@ class Unsteady:
     key_columns: tuple[str, ...] = ()
     """Of that state's operator."""
 
+    def document(self) -> dict[str, Any]:
+        return {**vars(self), "key_columns": list(self.key_columns)}
+
     @property
     def advice(self) -> str:
         return (
@@ -232,7 +235,7 @@ class ReplayReport:
             "same": self.is_same if self.compared else None,
             "sinks": [_sink_document(sink) for sink in self.sinks.values()],
             "states": [_state_document(state) for state in self.states],
-            "nondeterministic": _unsteady_document(self.unsteady) if self.unsteady else None,
+            "nondeterministic": self.unsteady.document() if self.unsteady else None,
             "uncompared": self.uncompared,
             "findings": self.findings,
             "notes": self.notes,
@@ -273,17 +276,4 @@ def _state_document(state: StateChanges) -> dict[str, Any]:
         "changes": [
             {"kind": c.kind, "key": c.key, "before": c.before, "after": c.after} for c in state.changes
         ],
-    }
-
-
-def _unsteady_document(found: Unsteady) -> dict[str, Any]:
-    return {
-        "where": found.where,
-        "slot": found.slot,
-        "what": found.what,
-        "state": found.state,
-        "key_columns": list(found.key_columns),
-        "key": found.key,
-        "first": found.first,
-        "second": found.second,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -26,24 +27,23 @@ class Digests:
 def digests(local: Path) -> Digests:
     """The size and both checksums, in one pass over the file."""
     xxh3, sha256 = xxhash.xxh3_64(), hashlib.sha256()
-    size = 0
-    with local.open("rb") as file:
-        while chunk := file.read(PIECE):
-            xxh3.update(chunk)
-            sha256.update(chunk)
-            size += len(chunk)
+    size = _feed(local, xxh3, sha256)
     return Digests(size, xxh3.hexdigest(), sha256.digest())
 
 
 def checksum(local: Path) -> tuple[int, str]:
     """`(size, XXH3-64 in hex)` of a file, read in pieces."""
     digest = xxhash.xxh3_64()
-    size = 0
+    return _feed(local, digest), digest.hexdigest()
+
+
+def _feed(local: Path, *hashes: Any) -> int:
+    """Gives the hashes all bytes of a file, and returns how many there are."""
     with local.open("rb") as file:
         while chunk := file.read(PIECE):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
+            for each in hashes:
+                each.update(chunk)
+        return file.tell()
 
 
 def upload_file(store: Store, path: str, local: Path, name: str) -> FileRef:

@@ -124,7 +124,7 @@ class MurderHost:
         until = time.monotonic() + PATIENCE
         while True:
             with suppress(Refused):
-                return ask(self.folder / "hosts" / NAME, "show")
+                return ask(self.folder / "hosts" / NAME)
             if time.monotonic() > until:
                 raise Silent(f"the host does not answer: see {self.folder / 'hosts' / NAME / 'host.log'}")
             time.sleep(0.1)
