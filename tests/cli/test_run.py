@@ -55,28 +55,22 @@ def test_what_the_pipelines_code_raises_is_shown_with_its_frames_and_not_tried_a
     assert "line 4, in rate" in json.loads(as_json.err)["error"]["frames"]
 
 
-def test_a_file_that_does_not_parse_is_told_with_its_line(
-    command: Command, root: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("pipeline", "text", "told"),
+    [
+        ("bad.py:orders", "x = 1\ndef broken(:\n", "line 2:"),
+        ("bad.py", "import json\n\njson.loads('{')\n", "line 3: JSONDecodeError"),
+        ("bad.py", "import nowhere\n", "line 1: ModuleNotFoundError: No module named 'nowhere'"),
+    ],
+)
+def test_a_file_that_fails_is_told_with_its_own_line(
+    command: Command, root: Path, tmp_path: Path, pipeline: str, text: str, told: str
 ) -> None:
-    (tmp_path / "here" / "bad.py").write_text("x = 1\ndef broken(:\n")
-    said = command("run", "bad.py:orders", "--checkpoint-dir", root)
+    (tmp_path / "here" / "bad.py").write_text(text)
+    said = command("run", pipeline, "--checkpoint-dir", root)
     assert said.code == 2
-    assert "bad.py, line 2:" in said.err
+    assert f"bad.py, {told}" in said.err
     assert "Traceback" not in said.err
-
-
-def test_a_file_that_fails_is_told_with_its_own_line(command: Command, root: Path, tmp_path: Path) -> None:
-    (tmp_path / "here" / "failing.py").write_text("import json\n\njson.loads('{')\n")
-    said = command("run", "failing.py", "--checkpoint-dir", root)
-    assert said.code == 2
-    assert "failing.py, line 3: JSONDecodeError" in said.err
-
-
-def test_an_import_that_fails_is_told(command: Command, root: Path, tmp_path: Path) -> None:
-    (tmp_path / "here" / "importing.py").write_text("import no_such_module_anywhere\n")
-    said = command("run", "importing.py", "--checkpoint-dir", root)
-    assert said.code == 2
-    assert "importing.py, line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'" in said.err
 
 
 def test_a_traceback_is_shown_when_asked_for(command: Command, root: Path, tmp_path: Path) -> None:

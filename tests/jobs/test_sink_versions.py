@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -289,22 +289,23 @@ def not_published(lake: Lake) -> str:
     return "its catalog may have a newer commit that is not in the table's log yet"
 
 
-def tidied(lake: Lake) -> str:
+def without(lake: Lake, versions: Iterable[int]) -> int:
+    """Takes versions out of a table's log. Gives the first slot that it had."""
     slots = [lake.batch("bills", "log", "totals").slot for _ in range(4)]
     lake.collect()
-    for version in range(4):
+    for version in versions:
         (lake.folder / "log" / "_delta_log" / f"{version:020d}.json").unlink()
     lake.names = (*lake.names, str(slots[0]))
+    return slots[0]
+
+
+def tidied(lake: Lake) -> str:
+    without(lake, range(4))
     return "log begins at version 4"
 
 
 def made_anew(lake: Lake) -> str:
-    slots = [lake.batch("bills", "log", "totals").slot for _ in range(4)]
-    lake.collect()
-    for version in range(1, 5):
-        (lake.folder / "log" / "_delta_log" / f"{version:020d}.json").unlink()
-    lake.names = (*lake.names, str(slots[0]))
-    return f"no commit up to slot {slots[0]} in its log, though"
+    return f"no commit up to slot {without(lake, range(1, 5))} in its log, though"
 
 
 def missing(lake: Lake) -> str:
