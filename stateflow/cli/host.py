@@ -100,13 +100,12 @@ def _span(text: str | None) -> float:
 @rootless_command
 def renew(call: Invocation, name: HostName) -> None:
     """Renews the lease of a host: it stays for as long as that once more."""
-    from stateflow.hosts import lease, starting
+    from stateflow.hosts import lease
     from stateflow.hosts.settings import folder_of, read_settings
 
+    _keeper(name)
     folder = folder_of(name)
     settings = read_settings(folder)
-    if starting.keeper_of(folder) is None:
-        raise _not_running(name)
     if not settings.lease:
         raise UsageError(
             f"the host {name!r} has no lease, and stays until it is stopped: nothing is to be renewed"
@@ -219,29 +218,27 @@ def stop(
 
 
 def _signal(call: Invocation, name: str, number: int, what: str) -> None:
+    os.kill(_keeper(name), number)
+    call.output.log(f"the host {name} {what}")
+
+
+def _keeper(name: str) -> int:
+    """The process that keeps a host of this machine. UnavailableError when none does."""
+    from stateflow.hosts.client import Refused, ask
     from stateflow.hosts.settings import folder_of, read_settings
     from stateflow.hosts.starting import keeper_of
 
     folder = folder_of(name)
     read_settings(folder)
-    keeper = keeper_of(folder)
-    if keeper is None:
-        raise _not_running(name)
-    os.kill(keeper.pid, number)
-    call.output.log(f"the host {name} {what}")
-
-
-def _not_running(name: str) -> UnavailableError:
-    from stateflow.hosts.client import Refused, ask
-    from stateflow.hosts.settings import folder_of
-
+    if (keeper := keeper_of(folder)) is not None:
+        return keeper.pid
     try:
-        ask(folder_of(name))
+        ask(folder)
     except Refused:
-        return UnavailableError(
+        raise UnavailableError(
             f"the host {name!r} is not running: start it with `stateflow host start {name}`"
-        )
-    return UnavailableError(
+        ) from None
+    raise UnavailableError(
         f"the host {name!r} is a process of another container, which shares its folder: end it there"
     )
 
