@@ -285,22 +285,19 @@ class DeltaLog:
             return None
         return self._delta.util.DeltaCommitFileProvider.apply(snapshot).deltaFile(version)
 
-    @internal(
-        f"{_DELTA}.DeltaLog.getSnapshotAt(long, Option, Option, boolean)",
-    )
     def files_at(self, version: int) -> list[dict[str, Any]]:
         """The data files of one version, as the actions that added them."""
-        snapshot = self._log.getSnapshotAt(version, self._none, self._catalog_table, False)
-        return [dict(file.add) for file in self._files_of(snapshot)]
+        return [dict(file.add) for file in self._files_of(self._at(version))]
 
-    @internal(
-        f"{_DELTA}.DeltaLog.getSnapshotAt(long, Option, Option, boolean)",
-        f"{_DELTA}.Snapshot.metadata()",
-    )
+    @internal(f"{_DELTA}.Snapshot.metadata()")
     def metadata_at(self, version: int) -> dict[str, Any]:
         """Schema, partitioning and properties of one version."""
-        snapshot = self._log.getSnapshotAt(version, self._none, self._catalog_table, False)
-        return dict(json.loads(str(snapshot.metadata().json()))["metaData"])
+        return dict(json.loads(str(self._at(version).metadata().json()))["metaData"])
+
+    @internal(f"{_DELTA}.DeltaLog.getSnapshotAt(long, Option, Option, boolean)")
+    def _at(self, version: int) -> Any:
+        """The snapshot of one version."""
+        return self._log.getSnapshotAt(version, self._none, self._catalog_table, False)
 
     @internal(
         f"{_DELTA}.Snapshot.allFiles()",
@@ -314,18 +311,12 @@ class DeltaLog:
     @internal("org.apache.spark.api.python.PythonUtils.toSeq(List)")
     def _scala_seq(self, items: Iterable[Any]) -> Any:
         """Scala's sequence of these values."""
-        array = self._jvm.java.util.ArrayList()
-        for item in items:
-            array.add(item)
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(array)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq([*items])
 
     @internal("org.apache.spark.api.python.PythonUtils.toScalaMap(Map)")
     def _scala_map(self, items: dict[str, Any]) -> Any:
         """Scala's map of these values."""
-        mapped = self._jvm.java.util.HashMap()
-        for key, value in items.items():
-            mapped.put(key, value)
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(mapped)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(items)
 
     @internal(
         f"{_DELTA}.DeltaLog.clock()",
@@ -342,12 +333,12 @@ class DeltaLog:
         return self._delta.actions.Action.fromJson(text)
 
 
+@dataclass(frozen=True)
 class Transaction:
     """One optimistic transaction: it reads the version it began with, and fails when that is outdated."""
 
-    def __init__(self, log: DeltaLog, txn: Any) -> None:
-        self.log = log
-        self._txn = txn
+    log: DeltaLog
+    _txn: Any
 
     @internal(
         f"{_DELTA}.OptimisticTransaction.readVersion()",

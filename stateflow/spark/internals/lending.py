@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from py4j.java_gateway import JavaObject
 from pyspark import SparkConf, SparkContext
@@ -19,7 +19,6 @@ from stateflow.internals import internal
 from stateflow.spark.internals.java_names import java_names
 from stateflow.spark.internals.local_files import work_in
 
-T = TypeVar("T")
 RUN = "spark.stateflow.run"
 """The setting of a lent session, and of each that Spark copies from it, that says whose it is."""
 _SESSION, _BASE = "stateflow.session", "stateflow.base"
@@ -46,7 +45,9 @@ class Lent:
         self._spark = spark
         self._session: Any = None
         self._server: Any = None
-        _in_thread(lambda: self._open(pool, folder))
+        # A thread of its own has a thread of the JVM for itself.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self._open, pool, folder).result()
 
     @internal(
         "org.apache.spark.api.python.Py4JServer.start()",
@@ -188,25 +189,6 @@ def _private(owner: Any, name: str) -> Any:
     field = owner.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(owner)
-
-
-def _in_thread(work: Callable[[], T]) -> T:
-    """Does the work in a thread of its own, which has a thread of the JVM for itself."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def do() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=do)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 @internal(

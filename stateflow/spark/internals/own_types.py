@@ -67,10 +67,8 @@ class OwnTypes:
     def _columns(self, footers: ParquetFooters, schema: Any) -> dict[str, DataType]:
         columns: dict[str, DataType] = {}
         for field in schema.getFields():
-            one = self._jvm.java.util.ArrayList()
-            one.add(field)
             try:
-                converted = footers.as_spark_reads(schema.getName(), one)
+                converted = footers.as_spark_reads(schema.getName(), [field])
             except JAVA_ERRORS:
                 continue  # Spark does not read it as anything.
             columns[str(field.getName())] = converted.fields[0].dataType

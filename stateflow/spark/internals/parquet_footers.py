@@ -56,7 +56,7 @@ class ParquetFooters:
         f"{_PARQUET}.schema.MessageType(String, List)",
         "org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter.convert(MessageType)",
     )
-    def as_spark_reads(self, name: str, fields: Any) -> StructType:
+    def as_spark_reads(self, name: str, fields: list[Any]) -> StructType:
         """The types by which Spark reads these fields of a schema."""
         message = self.jvm.org.apache.parquet.schema.MessageType(name, fields)
         return StructType.fromJson(json.loads(self._converter.convert(message).json()))
@@ -79,10 +79,10 @@ def types_of_footer(spark: SparkSession, file: str) -> FooterTypes:
     return read, meant
 
 
-def _fields(jvm: Any, group: Any, *, meant: bool) -> Any:
+def _fields(jvm: Any, group: Any, *, meant: bool) -> list[Any]:
     """The fields of a group of Parquet's, with times of day as numbers; as they are meant, with microseconds where they have
     nanoseconds, and with times of day as groups that tell their unit."""
-    made = jvm.java.util.ArrayList()
+    made = []
     for field in group.getFields():
         annotated = "" if not field.isPrimitive() else str(field.getLogicalTypeAnnotation())
         if not field.isPrimitive():
@@ -94,7 +94,7 @@ def _fields(jvm: Any, group: Any, *, meant: bool) -> Any:
             utc = field.getLogicalTypeAnnotation().isAdjustedToUTC()
             micros = annotation.timestampType(utc, annotation.TimeUnit.MICROS)
             field = getattr(_plain(jvm, field), "as")(micros).named(field.getName())
-        made.add(field)
+        made.append(field)
     return made
 
 
@@ -106,6 +106,5 @@ def _plain(jvm: Any, field: Any) -> Any:
 def _time_of_day(jvm: Any, field: Any, unit: str, *, meant: bool) -> Any:
     if not meant:
         return _plain(jvm, field).named(field.getName())
-    number = jvm.java.util.ArrayList()
-    number.add(_plain(jvm, field).named(f"{TIME_OF_DAY}{unit}"))
-    return jvm.org.apache.parquet.schema.GroupType(field.getRepetition(), field.getName(), number)
+    number = _plain(jvm, field).named(f"{TIME_OF_DAY}{unit}")
+    return jvm.org.apache.parquet.schema.GroupType(field.getRepetition(), field.getName(), [number])
