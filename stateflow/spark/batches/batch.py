@@ -180,18 +180,19 @@ class Batch:
                 self.rows.put(operator, MAIN, self._planned(operator, self.routes[operator.uid]))
             # 2. The sink's job runs.
             frame = self.rows.without_flags(sink.inputs[0])
-            with unmeasured(frame, operator is not None and self._stays_small(operator, sink, frame)):
+            small = False
+            if operator is not None:
+                running = self._running[operator.uid]
+                # A sink with Python code of its own may get the operator's rows in Arrow batches, too.
+                small = running.small and (
+                    sink.sink_kind.written_by_spark or are_small(frame, running.widest)
+                )
+            with unmeasured(frame, small):
                 prepared = settings.sinks[sink.uid].prepare(frame, attempt.slot_of(sink), settings.stager)
             # 3. What the operator's tasks have reported in it.
             if operator is not None:
                 self._take_acks(operator, self.routes[operator.uid].staged)
         return prepared
-
-    def _stays_small(self, operator: KeyedNode, sink: SinkNode, frame: DataFrame) -> bool:
-        """True if no Arrow batch becomes too large while a sink runs its operator. A sink with Python code of its own may get the
-        operator's rows in Arrow batches, too."""
-        running = self._running[operator.uid]
-        return running.small and (sink.sink_kind.written_by_spark or are_small(frame, running.widest))
 
     def _planned(self, node: KeyedNode, route: Route) -> DataFrame:
         """The operator's task over its rows. Spark has not run it yet."""

@@ -43,7 +43,7 @@ from stateflow.spark.shuffle.combiner import combined_rows
 from stateflow.spark.shuffle.exchange import KeyedInput, carried_by, exchanged, same_key_types, spread
 from stateflow.spark.shuffle.unmeasured import stays_small, widest_of
 from stateflow.spark.sinks.same_task import map_in_arrow
-from stateflow.spark.task.acks import Ack, AckList, collected, decoded
+from stateflow.spark.task.acks import Ack, AckList, collected
 from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.row_work import RowTask
 from stateflow.spark.task.state_feeds import TaskFeed
@@ -208,7 +208,7 @@ class RunningOperator:
     def acks(self) -> list[Ack]:
         """One per subtask, when the operator's job has ended. Too many dead letters fail the batch."""
         node = self.node
-        acks = collected(node.uid, len(self.assignment), decoded(self.accumulator.value))
+        acks = collected(node.uid, len(self.assignment), self.accumulator.value)
         limit = node.dead_letter_threshold
         if limit is None:
             limit = self.attempt.settings.dead_letter_threshold

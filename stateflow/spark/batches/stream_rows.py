@@ -64,8 +64,11 @@ class StreamRows:
         key = (id(stream.node), stream.output)
         if key not in self._frames:
             frame = self._evaluated(stream)
-            if not _splits(stream.node) and len(self.attempt.settings.flow.consumers(stream.node)) > 1:
-                frame = self._shared(stream.node, frame)
+            node = stream.node
+            # Of a source whose late rows are an output of their own, `_judged` has stored both.
+            splits = isinstance(node, SourceNode) and node.late is not None
+            if not splits and len(self.attempt.settings.flow.consumers(node)) > 1:
+                frame = self._shared(node, frame)
             self._frames[key] = frame
         return self._frames[key]
 
@@ -106,7 +109,10 @@ class StreamRows:
     def _evaluated(self, stream: NodeRows) -> DataFrame:
         node = stream.node
         if isinstance(node, SourceNode):
-            return self._source(node, stream.output)
+            frame = self._judged(node)
+            if node.late is None:
+                return frame
+            return frame.where(~F.col(LATE)) if stream.output == MAIN else frame.where(F.col(LATE)).drop(LATE)
         if isinstance(node, TransformNode):
             rows = self.of(node.inputs[0])
             with without_exit(node.uid):
@@ -125,21 +131,13 @@ class StreamRows:
             return unioned([self.of(each) for each in node.inputs], declared_columns(node))
         raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
-    def _source(self, node: SourceNode, output: str) -> DataFrame:
-        frame = self._judged(node)
-        if not _splits(node):
-            return frame
-        if output == MAIN:
-            return frame.where(~F.col(LATE))
-        return frame.where(F.col(LATE)).drop(LATE)
-
     def _judged(self, node: SourceNode) -> DataFrame:
         """A source's rows before the late ones are split off. Both branches read one copy: each would otherwise read
         the source, and count its rows, again."""
         key = (id(node), _JUDGED)
         if key not in self._frames:
             frame = with_lateness(node, self.sources[node.uid], self.attempt.moment.watermark)
-            if _splits(node) and len(self.attempt.settings.flow.consumers(node)) > 1:
+            if node.late is not None and len(self.attempt.settings.flow.consumers(node)) > 1:
                 frame = self._shared(node, frame)
             self._frames[key] = frame
         return self._frames[key]
@@ -159,11 +157,6 @@ class StreamRows:
         at = SinkSlot(settings.job_uuid, settings.job, node.uid, slot, epoch)
         files = settings.stager.write(frame, at).files
         return settings.stager.read(self.attempt.spark, files, frame.schema)
-
-
-def _splits(node: Node) -> bool:
-    """Whether a node is a source whose late rows are an output of their own."""
-    return isinstance(node, SourceNode) and node.late is not None
 
 
 def _untyped(uid: str, frame: DataFrame) -> RowType:

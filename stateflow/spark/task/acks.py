@@ -60,14 +60,11 @@ class AckList(AccumulatorParam):  # type: ignore[type-arg]
         return value1
 
 
-def decoded(bodies: list[bytes]) -> list[Ack]:
-    return [msgspec.msgpack.decode(body, type=Ack) for body in bodies]
-
-
-def collected(operator: str, parallelism: int, acks: list[Ack]) -> list[Ack]:
+def collected(operator: str, parallelism: int, encoded: list[bytes]) -> list[Ack]:
     """One ack per subtask, in order; anything else fails the batch."""
     by_subtask: dict[int, Ack] = {}
-    for ack in acks:
+    for body in encoded:
+        ack = msgspec.msgpack.decode(body, type=Ack)
         if ack.subtask in by_subtask and by_subtask[ack.subtask] != ack:
             raise StateflowError(
                 f"operator {operator!r}: subtask {ack.subtask} was acknowledged by two attempts "

@@ -20,7 +20,7 @@ from stateflow.operators.context import OperatorContext
 from stateflow.operators.keyed import Chunk, StreamError
 from stateflow.operators.python_values import values_of
 from stateflow.pipelines.rows.row_type import RowType
-from stateflow.spark.task.carried import Carried, everything, groups_at
+from stateflow.spark.task.carried import GROUP_AT, Carried, everything
 from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.key_columns import KeyColumns, key_starts
 from stateflow.spark.task.sorted_rows import SortedRows
@@ -53,7 +53,7 @@ class Block:
         self.first = 0
         """The index of the first key that no chunk has taken yet."""
         first = batch.column(0).to_numpy()[starts]
-        self.groups = groups_at(first) if shape.placed else first
+        self.groups = first >> GROUP_AT if shape.placed else first
         key_values = [column.take(pa.array(starts)) for column in columns]
         self.key_columns = [
             c.to_numpy() if t == "int" else c for c, t in zip(key_values, shape.codec.types, strict=True)
@@ -134,13 +134,6 @@ def _checked(batches: Iterator[Any], keys: KeyColumns) -> Iterator[Any]:
         yield batch
 
 
-def _with_starts(batches: Iterator[Any], keys: KeyColumns) -> Generator[tuple[Any, Any]]:
-    """Each batch with the first indices of its keys."""
-    for batch in _checked(batches, keys):
-        if batch.num_rows:
-            yield batch, key_starts(keys.of(batch))
-
-
 class Blocks:
     """The blocks in order, with one block of look-ahead."""
 
@@ -151,11 +144,13 @@ class Blocks:
         remember: int,
         scratch: Callable[[], Path],
     ) -> None:
-        self._batches = (
-            SortedRows(shape.keys, scratch).of(_checked(batches, shape.keys))
+        keys, checked = shape.keys, _checked(batches, shape.keys)
+        self._batches: Generator[tuple[Any, Any]] = (
+            SortedRows(keys, scratch).of(checked)
             if shape.mixed
-            else _with_starts(batches, shape.keys)
+            else ((batch, key_starts(keys.of(batch))) for batch in checked if batch.num_rows)
         )
+        """Each batch with the first indices of its keys."""
         self._remember = remember
         """How many rows of a spanning key to remember, in case user code fails on it."""
         self._shape = shape
@@ -193,22 +188,19 @@ class Blocks:
     def chunks(self, context: OperatorContext, cuts: Sequence[int]) -> Iterator[tuple[int, Chunk]]:
         """`(shard index, chunk)`; `cuts` are the first key groups of the task's shards, ascending."""
         try:
-            yield from self._chunks(context, cuts)
+            while (block := self.take()) is not None:
+                ahead = self.peek()
+                spans = ahead is not None and ahead.keys[0] == block.keys[-1]
+                last = block.size - 1 if spans else block.size
+                for shard, first, end in _by_shard(block, block.first, last, cuts):
+                    yield shard, _whole(block, first, end, context, len(self._shape.readers))
+                if spans and block.first < block.size:
+                    shard = _shard_of(int(block.groups[-1]), cuts)
+                    rows = _Spanning(self, block, context, self._remember)
+                    yield shard, rows.chunk()
+                    rows.drain()
         except StreamError as error:
             raise error.cause from None
-
-    def _chunks(self, context: OperatorContext, cuts: Sequence[int]) -> Iterator[tuple[int, Chunk]]:
-        while (block := self.take()) is not None:
-            ahead = self.peek()
-            spans = ahead is not None and ahead.keys[0] == block.keys[-1]
-            last = block.size - 1 if spans else block.size
-            for shard, first, end in _by_shard(block, block.first, last, cuts):
-                yield shard, _whole(block, first, end, context, len(self._shape.readers))
-            if spans and block.first < block.size:
-                shard = _shard_of(int(block.groups[-1]), cuts)
-                rows = _Spanning(self, block, context, self._remember)
-                yield shard, rows.chunk()
-                rows.drain()
 
 
 def _shard_of(group: int, cuts: Sequence[int]) -> int:

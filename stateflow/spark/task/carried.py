@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from stateflow.format.scalars import BY_NAME
 from stateflow.pipelines.rows.row_type import RowType
@@ -61,10 +60,6 @@ class Carried:
 def everything(keys: int) -> Carried:
     """The group, every part of the key in a column of its own, and a flag per row, of one input."""
     return Carried((None,) * keys, place=False)
-
-
-def groups_at(places: Any) -> Any:
-    return places >> GROUP_AT
 
 
 def carried(

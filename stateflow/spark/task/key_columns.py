@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,26 +14,24 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.rows.row_type import without_nulls
 
 
-def refuse_nulls(uid: str, name: str, column: Any) -> None:
-    if column.null_count:
-        rows = "1 row has" if column.null_count == 1 else f"{column.null_count} rows have"
-        raise UsageError(f"operator {uid!r}: {rows} a null in key column {name!r}: {without_nulls(name)}")
-
-
+@dataclass(frozen=True)
 class KeyColumns:
     """The columns of an operator's Arrow batches that are its key."""
 
-    def __init__(self, uid: str, names: Sequence[str], indices: Sequence[int]) -> None:
-        self.uid = uid
-        self.names = tuple(names)
-        self.indices = tuple(indices)
+    uid: str
+    names: Sequence[str]
+    indices: Sequence[int]
 
     def of(self, batch: Any) -> list[Any]:
         return [batch.column(i) for i in self.indices]
 
     def check(self, batch: Any) -> None:
         for name, column in zip(self.names, self.of(batch), strict=True):
-            refuse_nulls(self.uid, name, column)
+            if column.null_count:
+                rows = "1 row has" if column.null_count == 1 else f"{column.null_count} rows have"
+                raise UsageError(
+                    f"operator {self.uid!r}: {rows} a null in key column {name!r}: {without_nulls(name)}"
+                )
 
 
 def key_starts(columns: Sequence[Any]) -> Any:

@@ -36,13 +36,9 @@ class TaskRemoteFiles:
     def __init__(self, refs: Iterable[FileRef], storage: TaskStorage, line: Line) -> None:
         self._refs = set(refs)
         self._storage = storage
-        self._line = line
+        self.line = line
         self.paid = True
         """False once all of a file was fetched all the same."""
-
-    @property
-    def line(self) -> Line:
-        return self._line
 
     def has(self, ref: FileRef) -> bool:
         return ref in self._refs

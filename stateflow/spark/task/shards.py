@@ -17,7 +17,7 @@ from stateflow.format.records import ExpiryShare, FileRef, Shard
 from stateflow.spark.task.merges import begin_merge, take_merge
 from stateflow.spark.task.remote_files import TaskRemoteFiles, begin_fetch, remote_files
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
+from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard
 from stateflow.state.backends.line import Line
 from stateflow.state.expiry.shares import joined_shares
 from stateflow.storage.files import inline, upload_file
@@ -182,45 +182,35 @@ class TaskShards:
             self.metrics[name] = self.metrics.get(name, 0) + value
         threads = self._threads()
         uploads = [threads.submit(self._store_file, new) for new in snapshot.new]
+
+        def stored() -> Shard:
+            for each in self._storing.get(index, ()):
+                each.result()
+            files = snapshot.kept + tuple(upload.result() for upload in uploads)
+            backend.close()
+            self._open.remove(backend)
+            made = msgspec.structs.replace(
+                self.inputs[index],
+                files=files,
+                physical_first=None,
+                physical_last=None,
+                next_event_timer=timers[0],
+                next_processing_timer=timers[1],
+                next_event_expiry=expiries[0],
+                next_processing_expiry=expiries[1],
+                entries=snapshot.entries,
+                expiring=expiring,
+            )
+            if snapshot.merge is not None:
+                begin_merge(made, self._storage, snapshot.merge)
+            return made
+
         # It waits for uploads that stand before it in the queue, so with one thread too it waits for nobody in vain.
-        self._handles[index] = threads.submit(
-            self._finish, index, backend, snapshot, uploads, timers, expiries, expiring
-        )
+        self._handles[index] = threads.submit(stored)
 
     def _judge_parts(self, index: int) -> None:
         if index in self._remote and not self._remote[index].paid:
             self._in_parts = False
-
-    def _finish(
-        self,
-        index: int,
-        backend: Backend,
-        snapshot: Snapshot,
-        uploads: list[Future[FileRef]],
-        timers: Timers,
-        expiries: Timers,
-        expiring: tuple[ExpiryShare, ...],
-    ) -> Shard:
-        for stored in self._storing.get(index, ()):
-            stored.result()
-        files = snapshot.kept + tuple(upload.result() for upload in uploads)
-        backend.close()
-        self._open.remove(backend)
-        made = msgspec.structs.replace(
-            self.inputs[index],
-            files=files,
-            physical_first=None,
-            physical_last=None,
-            next_event_timer=timers[0],
-            next_processing_timer=timers[1],
-            next_event_expiry=expiries[0],
-            next_processing_expiry=expiries[1],
-            entries=snapshot.entries,
-            expiring=expiring,
-        )
-        if snapshot.merge is not None:
-            begin_merge(made, self._storage, snapshot.merge)
-        return made
 
     def _store_file(self, new: NewFile) -> FileRef:
         if new.data is not None:

@@ -174,21 +174,18 @@ class _Run:
             rows = None if number is None else self._file.get_batch(number)
         self.rows = rows
         if rows is not None:
-            self._places, self._columns = _places(rows), self._keys.of(rows)
+            self._places, self._columns = rows.column(0).to_numpy(), self._keys.of(rows)
             self.last = self._stands(rows.num_rows - 1)
 
     def _stands(self, row: int) -> _Place:
         return int(self._places[row]), tuple(_comparable(column[row]) for column in self._columns)
 
 
-def _places(rows: Any) -> Any:
-    return rows.column(0).to_numpy()
-
-
 def _order(rows: Any, keys: KeyColumns) -> tuple[Any, Any, dict[int, Any]]:
     """Where each row of the sorted ones stands, at which of these a key begins, and the columns that are sorted for it."""
-    order = np.argsort(_places(rows), kind="stable")
-    places = _places(rows)[order]
+    places = rows.column(0).to_numpy()
+    order = np.argsort(places, kind="stable")
+    places = places[order]
     columns = [column.take(pa.array(order)) for column in keys.of(rows)]
     starts = key_starts(columns)
     changes = places[1:] != places[:-1]
