@@ -357,7 +357,7 @@ class RestoreRun:
         return local_record
 
     def _load(self, record: Record, writer: Writer) -> Record:
-        from stateflow.spark.state_tables.restore import load_canonical  # loads Spark
+        from stateflow.spark.state_tables.load import load_canonical  # loads Spark
 
         assert self.origin.savepoint is not None
         operators = load_canonical(

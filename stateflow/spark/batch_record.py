@@ -27,16 +27,9 @@ class MadeBy:
     @classmethod
     def of(cls, parameters: Mapping[str, Any], code: Mapping[str, str]) -> MadeBy:
         """`code`: which version of the pipeline's own code runs."""
-        return cls(as_texts(parameters), {**_versions(), **code})
-
-
-def _versions() -> dict[str, str]:
-    """The versions of the code that makes a record."""
-    return {
-        "python": platform.python_version(),
-        "stateflow": installed_version(),
-        **{p: version(p) for p in ("pyspark", "rocksdict")},
-    }
+        own = {"python": platform.python_version(), "stateflow": installed_version()}
+        packages = {name: version(name) for name in ("pyspark", "rocksdict")}
+        return cls(as_texts(parameters), {**own, **packages, **code})
 
 
 def job_time(clock: int, parent: Record | None) -> int:

@@ -163,12 +163,14 @@ class Queries:
         looking, trigger = self.loop.sources.looking, self.options.trigger
         if trigger == "drain":
             looking.begin(looked_into(looking.uids, self.clock(), None))
+            when: dict[str, Any] = {"availableNow": True}
         else:
             pause = trigger if isinstance(trigger, timedelta) else timedelta()
             looking.begin_without_end(pause // timedelta(microseconds=1), self.clock())
+            when = {"processingTime": f"{round(pause.total_seconds() * 1000)} milliseconds"}
         batch_id = self._seed()
         self._plan_first(batch_id)
-        self._await(self._query(self._trigger()))
+        self._await(self._query(when))
 
     def _bounded(self, until: Bound | Mapping[str, Bound], nearer: Mapping[int, int]) -> bool:
         """Runs the batches up to the bounds; returns whether there were any."""
@@ -295,14 +297,6 @@ class Queries:
         """Empty if no source of the pipeline stands in a gap."""
         gaps = feed_gaps.feed_gaps(self.spark, self.inputs.leaves, self._sources(), self._folder("gaps"))
         return feed_gaps.sentence(gaps[0]) if gaps else ""
-
-    def _trigger(self) -> dict[str, Any]:
-        trigger = self.options.trigger
-        if trigger == "drain":
-            return {"availableNow": True}
-        if isinstance(trigger, timedelta):
-            return {"processingTime": f"{round(trigger.total_seconds() * 1000)} milliseconds"}
-        return {"processingTime": "0 seconds"}
 
     def _query(self, trigger: dict[str, Any]) -> StreamingQuery:
         return (

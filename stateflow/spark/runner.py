@@ -76,9 +76,7 @@ from stateflow.spark.sinks.kinds import class_of
 from stateflow.spark.sinks.lacking import unwritable
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
-from stateflow.spark.sources.positions import (
-    Bound,
-)
+from stateflow.spark.sources.positions import Bound
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import large_files_of_run, task_storage
 from stateflow.state.backends.choice import open_backend_of_run
@@ -264,7 +262,7 @@ class _Run:
         return pending or unfired or same_owner(record.owner, self.owner)
 
     def _refuse_while_live(self) -> None:
-        self._known_epoch = self._newest_epoch()
+        self._known_epoch = max(read_epochs(self.store, self.layout), default=0)
         refuse_while_live(
             self.store,
             self.layout,
@@ -280,9 +278,6 @@ class _Run:
         until = time.monotonic() + _FIRST_SIGN
         while time.monotonic() < until and newest_heartbeat(self.store, self.layout)[1] is None:
             time.sleep(0.1)
-
-    def _newest_epoch(self) -> int:
-        return max(read_epochs(self.store, self.layout), default=0)
 
     def _conf(self) -> dict[str, str]:
         return {
@@ -323,7 +318,13 @@ class _Run:
             spark, self.flow, open_sinks, log, partial(names_by_id, self.store),
             shared=self.options.shared_outputs, warn=self.warnings.add,
         )  # fmt: skip
-        stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
+        opener = partial(
+            open_store,
+            self.options.checkpoint_dir,
+            dict(self.options.storage_options),
+            fsync=self.options.local_fsync,
+        )
+        stager = Stager(opener, lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow), self.warnings.add)
         for uid, sink in open_sinks.items():
             if sink.warning:
@@ -421,14 +422,6 @@ class _Run:
         operators = rescaled_operators(parent.operators, parallelism, self.job, own)
         permit = writer.decide(Draft.continuing("rescale", parent, operators=operators))
         writer.complete(permit, {})
-
-    def _opener(self) -> Callable[[], Store]:
-        return partial(
-            open_store,
-            self.options.checkpoint_dir,
-            dict(self.options.storage_options),
-            fsync=self.options.local_fsync,
-        )
 
     def _open_sinks(self, spark: SparkSession, outline: Outline, log: Log | None) -> dict[str, Sink]:
         sinks, misfits = {}, []

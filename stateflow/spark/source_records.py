@@ -65,9 +65,8 @@ class SourceRecords:
             )
             for uid, source in sources.items()
         }
-        recorded = recorded_sources(self.writer.parent)
         # Nobody has looked for rows of the others: they are silent for no longer than before.
-        self._write({**recorded, **beginnings}, {POSITIONS: sorted(sources)})
+        self.extend(beginnings)
 
     def extend(self, sources: Mapping[str, SourceState]) -> None:
         """Writes a record before the first batch of sources whose topics are others. `sources` are the recorded ones, with the beginnings of the

@@ -46,7 +46,7 @@ def started(cache: Path) -> tuple[str, int]:
 def put(cache: Path, content: bytes) -> None:
     folder = cache / "class-data"
     folder.mkdir()
-    (folder / class_data._name(require_java(cache), len(content))).write_bytes(content)
+    (folder / f"{class_data._key(require_java(cache))}.{len(content)}.jsa").write_bytes(content)
 
 
 def of_another_program(folder: Path) -> bytes:

@@ -47,10 +47,6 @@ class BatchSettings:
     """True if Python of a sink may get Arrow batches in the same session while a batch runs."""
 
 
-def no_record(slot: int) -> None:
-    """Of a job whose log nobody has read."""
-
-
 @dataclass(frozen=True)
 class BatchAttempt:
     """A batch that fails is tried again by another attempt."""
@@ -63,13 +59,13 @@ class BatchAttempt:
     routes: Routes
     """What the flow and the batches before say."""
     storage: TaskStorage
-    feeds: tuple[ShownState, ...] = ()
+    feeds: tuple[ShownState, ...]
     """What the tables of feeds show before it."""
+    input_free: bool
+    record_at: Callable[[int], Record | None]
+    """The record of a slot, as long as the log has it."""
     late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per sink uid the abandoned slots whose output may have arrived all the same."""
-    input_free: bool = False
-    record_at: Callable[[int], Record | None] = no_record
-    """The record of a slot, as long as the log has it."""
     again: bool = False
     """Whether an attempt at this batch has failed."""
     live: bool = False

@@ -27,7 +27,7 @@ from stateflow.checkpoint.feeds import Lag, lag, operator_reader, slots_of_state
 from stateflow.compatibility.states import recorded_names
 from stateflow.errors import IncompatibleError
 from stateflow.format.encoding import renumbered, state_range
-from stateflow.format.records import OperatorState, Record, ShownState, StateSchema
+from stateflow.format.records import Record, ShownState, StateSchema
 from stateflow.operators.binding import type_of
 from stateflow.pipelines.feed_readers import fed_by, readers_of
 from stateflow.pipelines.graph import KeyedNode, SinkNode
@@ -161,7 +161,14 @@ class ChangesBetween:
     def _entries(
         self, record: Record, schema: StateSchema, share: tuple[int, int]
     ) -> Iterator[tuple[bytes, bytes]]:
-        return _stored_entries(self._context(), record.operators[self.uid], schema.id, share)
+        """The entries of a state, in every so many-th shard."""
+        first, shares = share
+        context = self._context()
+        for shard in islice(record.operators[self.uid].all_shards, first, None, shares):
+            if shard.files:
+                with opened_shard(context, shard) as backend:
+                    for group in range(shard.first, shard.last + 1):
+                        yield from backend.scan(*state_range(group, schema.id))
 
     def _made(self, kind: Kind, slot: int, found: Iterator[Change]) -> Iterator[pa.RecordBatch]:
         """`found` has the bytes as they are stored at both points."""
@@ -393,18 +400,6 @@ def _only(record: Record, uid: str) -> Record:
         statistics={},
         parameters={},
     )
-
-
-def _stored_entries(
-    context: ReaderContext, operator: OperatorState, number: int, share: tuple[int, int]
-) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of a state, in every so many-th shard."""
-    first, shares = share
-    for shard in islice(operator.all_shards, first, None, shares):
-        if shard.files:
-            with opened_shard(context, shard) as backend:
-                for group in range(shard.first, shard.last + 1):
-                    yield from backend.scan(*state_range(group, number))
 
 
 def _entries(kind: Kind, keys: Sequence[bytes], before: Raws, after: Raws) -> ChangedEntries:

@@ -48,10 +48,6 @@ def find(cache: Path, java: Path) -> Path | None:
     return None
 
 
-def _name(java: Path, size: int) -> str:
-    return f"{_key(java)}.{size}.jsa"
-
-
 def _key(java: Path) -> str:
     digest = hashlib.sha256(str(java).encode())
     for file in [java / "release", *sorted(spark_jars())]:
@@ -84,7 +80,7 @@ def make(cache: Path) -> Path:
             )
         with part.open("rb") as file:  # an incomplete archive would keep drivers from starting
             os.fsync(file.fileno())
-        archive = part.rename(folder / _name(java, part.stat().st_size))
+        archive = part.rename(folder / f"{_key(java)}.{part.stat().st_size}.jsa")
     finally:
         part.unlink(missing_ok=True)
     make_room(folder)

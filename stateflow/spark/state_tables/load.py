@@ -19,7 +19,9 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.rescale import redistributed
+from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.encoding import list_position, split, split_timer, state_range
@@ -33,9 +35,10 @@ from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
 from stateflow.spark.task.failures import task_error
 from stateflow.spark.task.shards import TaskShards
-from stateflow.spark.task.storage import TaskStorage
+from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.spark.task.subtask import spare_the_collector
 from stateflow.state.backends.base import OpenShard
+from stateflow.state.backends.choice import open_backend
 from stateflow.state.expiry.index import Expiry, next_due
 from stateflow.state.keys.arrow_bytes import taken_apart
 from stateflow.state.keys.codec import KeyCodec
@@ -97,6 +100,38 @@ def load_state(
             name: redistributed(state, parallelism) for name, state in operator.operator_states.items()
         },
     )
+
+
+def load_canonical(
+    spark: SparkSession,
+    savepoint: Savepoint,
+    url: str,
+    operators: Mapping[str, OperatorState],
+    *,
+    job: JobHandle,
+    writer: Writer,
+    options: Options,
+    parallelism: int,
+    max_parallelism: int,
+) -> dict[str, OperatorState]:
+    """The operators of a canonical savepoint with fresh shards. 0 leaves parallelism or max parallelism as it was."""
+    frames = canonical_frames(spark, savepoint, url, options)
+    storage = task_storage(options, job.root, job.name, writer.epoch, writer.next_slot)
+    return {
+        uid: load_state(
+            frames.get(uid, {}),
+            operator,
+            storage=storage,
+            backend=options.backend,
+            parallelism=operator.parallelism
+            or parallelism
+            or min(len(operator.assignment), max_parallelism or operator.max_parallelism),
+            max_parallelism=max_parallelism or operator.max_parallelism,
+            open_shard=open_backend(options),
+            uid=uid,
+        )
+        for uid, operator in operators.items()
+    }
 
 
 def canonical_frames(
