@@ -41,7 +41,7 @@ from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend, open_reader
 from stateflow.storage.roots import open_store
-from stateflow.storage.scratch import new_scratch, remove_scratch
+from stateflow.storage.scratch import temporary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,7 +231,7 @@ def evaluation(
             scratch=scratch_parent(options),
             bundles=flow.jars,
         )
-        with _folder(scratch_parent(options)) as scratch:
+        with temporary(scratch_parent(options)) as scratch:
             try:
                 inputs = open_inputs(spark, flow.sources, exactly_once=True)
                 Outline(spark, flow, inputs).check(before)
@@ -255,12 +255,3 @@ def evaluation(
                 if problem is error:
                     raise
                 raise problem from error
-
-
-@contextmanager
-def _folder(scratch: Path) -> Iterator[Path]:
-    folder = new_scratch(scratch)
-    try:
-        yield folder
-    finally:
-        remove_scratch(folder)

@@ -81,7 +81,7 @@ from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import large_files_of_run, task_storage
 from stateflow.state.backends.choice import open_backend_of_run
 from stateflow.storage.roots import open_store
-from stateflow.storage.scratch import new_scratch, remove_scratch, sweep_scratch
+from stateflow.storage.scratch import sweep_scratch, temporary
 from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -185,7 +185,8 @@ class _Run:
                 f"the run of job {self.job!r} was told to end while Spark started, and had not begun: run again"
             ) from error
         self._check_root(spark)
-        with self._scratch_folder() as scratch:
+        sweep_scratch(self.scratch)
+        with temporary(self.scratch) as scratch:
             try:
                 return self._with_spark(spark, scratch)
             except Exception as error:
@@ -293,15 +294,6 @@ class _Run:
                 f"checkpoint root {self.store.url} is a local folder, but the master is {spark.sparkContext.master}: use an "
                 "object store, or set shared_filesystem=true if every host sees this very folder"
             )
-
-    @contextmanager
-    def _scratch_folder(self) -> Any:
-        sweep_scratch(self.scratch)
-        folder = new_scratch(self.scratch)
-        try:
-            yield folder
-        finally:
-            remove_scratch(folder)
 
     def _with_spark(self, spark: SparkSession, scratch: Path) -> RunReport:
         exactly_once = self.options.delivery == "exactly_once"

@@ -15,8 +15,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.spark.inputs.admission import Admission
 from stateflow.spark.inputs.alignment import waiting
 from stateflow.spark.inputs.silence import Looking, recorded_sources
-from stateflow.spark.inputs.timers import timers_due
-from stateflow.spark.inputs.watermark import Holder, holder_of, watermark_of
+from stateflow.spark.inputs.watermark import Holder, holder_of, timers_due, watermark_of
 
 
 @dataclass

@@ -121,17 +121,25 @@ def remove_scratch(folder: Path) -> None:
 
 
 @contextmanager
-def scratch_folder(scratch: Path) -> Iterator[Path]:
+def temporary(scratch: Path) -> Iterator[Path]:
     """A new folder, removed after the block."""
     folder = new_scratch(scratch)
     try:
         yield folder
-    except OSError as error:
-        raise UnavailableError(
-            f"files could not be written to {scratch} ({error.strerror}): free space there and run again"
-        ) from error
     finally:
         remove_scratch(folder)
+
+
+@contextmanager
+def scratch_folder(scratch: Path) -> Iterator[Path]:
+    """A `temporary` folder for nothing but files that are written: UnavailableError where they cannot be."""
+    with temporary(scratch) as folder:
+        try:
+            yield folder
+        except OSError as error:
+            raise UnavailableError(
+                f"files could not be written to {scratch} ({error.strerror}): free space there and run again"
+            ) from error
 
 
 def sweep_scratch(scratch: Path, now: Callable[[], float] = time.time) -> None:

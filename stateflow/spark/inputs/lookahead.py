@@ -18,7 +18,6 @@ from stateflow.format.records import Record
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.inputs.tables import DeltaTable
 from stateflow.spark.inputs.silence import found_nothing, looked_into, recorded_sources
-from stateflow.spark.inputs.timers import timers_due
 from stateflow.spark.sources.delta_log import Ahead, SourceLog, ahead, begins_after
 from stateflow.spark.sources.delta_offset import DeltaOffset
 
@@ -115,7 +114,7 @@ def _due(
     flow: Flow, head: Record, now: int, idle_after: int, until: Bound | Mapping[str, Bound] | None
 ) -> bool:
     """Whether the run would fire a timer if it found nothing to read."""
-    from stateflow.spark.inputs.watermark import watermark_of
+    from stateflow.spark.inputs.watermark import timers_due, watermark_of
 
     looked = looked_into(head.sources, now, until)
     sources = found_nothing(recorded_sources(head), looked)

@@ -4,8 +4,7 @@ each batch, and at its end."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
@@ -82,21 +81,24 @@ class OutputWatch:
             if before is not None and slot != before and table.sink.prepared_at == table.seen + 1:
                 table.seen += 1
                 continue
-            with _only_told(table):
-                self._look(table, table.sink.prepared_at)
+            self._look(table, table.sink.prepared_at)
 
     def end(self) -> None:
         """The last look."""
         for table in self._tables.values():
-            with _only_told(table):
-                self._look(table, table.log.version())
+            self._look(table)
 
-    def _look(self, table: _WatchedTable, newest: int) -> None:
-        if newest <= table.seen:
-            return
-        if restores_in(table.read, max(table.seen + 1, newest - table.most), newest):
-            self._tell(table, newest)
-        table.seen = newest
+    def _look(self, table: _WatchedTable, newest: int | None = None) -> None:
+        """As far as a version; None: the newest. What goes wrong is told, and the next look asks again."""
+        try:
+            newest = table.log.version() if newest is None else newest
+            if newest <= table.seen:
+                return
+            if restores_in(table.read, max(table.seen + 1, newest - table.most), newest):
+                self._tell(table, newest)
+            table.seen = newest
+        except Exception as error:
+            _log.warning("whether somebody else has taken %s back is not known: %s", table.sink.target, error)
 
     def _tell(self, table: _WatchedTable, newest: int) -> None:
         node = table.node
@@ -116,12 +118,3 @@ class OutputWatch:
             appends=node.sink_kind.changes != "replace",
         )
         self.warn(f"{node.uid} went back at {undone.version}", sentence)
-
-
-@contextmanager
-def _only_told(table: _WatchedTable) -> Iterator[None]:
-    """What goes wrong is told, and the next look asks again."""
-    try:
-        yield
-    except Exception as error:
-        _log.warning("whether somebody else has taken %s back is not known: %s", table.sink.target, error)

@@ -1,4 +1,5 @@
-"""How far event time is in each source, what of that a batch has moved, and the watermark that follows. No I/O."""
+"""How far event time is in each source, what of that a batch has moved, the watermark that follows, and whether timers are due
+by it. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from stateflow.format.records import PartitionTime, SourceState
+from stateflow.format.records import PartitionTime, Record, SourceState
 from stateflow.format.source_offsets import NOTHING
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SourceNode
@@ -31,6 +32,16 @@ def watermark_of(
         return before
     lowest = min(mark for mark in marks.values() if mark is not None)
     return lowest if before is None else max(before, lowest)
+
+
+def timers_due(record: Record, watermark: int | None, now: int, *, draining: bool = False) -> bool:
+    """Whether a batch without input would fire a timer. `watermark` is that of the batch; a drain fires event time only."""
+    shards = (s for operator in record.operators.values() for s in operator.all_shards)
+    return any(
+        (s.next_event_timer is not None and watermark is not None and s.next_event_timer <= watermark)
+        or (not draining and s.next_processing_timer is not None and s.next_processing_timer <= now)
+        for s in shards
+    )
 
 
 class Holder(NamedTuple):

@@ -91,8 +91,6 @@ class BuildRequest:
     """Per source uid the offset as Spark writes it (JSON). Other sources start at their beginning."""
     kind: Literal["native", "canonical"] = "canonical"
     note: str = ""
-    job: str = ""
-    """Defaults to the job of `like`, else to the pipeline's name."""
 
 
 def table_names(flow: Flow) -> dict[str, tuple[str, str]]:
@@ -116,7 +114,9 @@ def build_savepoint(spark: SparkSession, request: BuildRequest) -> Savepoint:
     _check_offsets(spark, request, flow)
     if like is not None:
         _check_kept(request, flow, like.record)
-    job = request.job or _job_of(like) or request.pipeline.name
+    job = request.pipeline.name
+    if like is not None:
+        job = like.savepoint.job if like.savepoint is not None else like.origin.job
     slot = like.record.slot if like else 1
     store = open_store(request.to, options.storage_options, fsync=options.local_fsync)
     root = open_store(options.checkpoint_dir, options.storage_options) if options.checkpoint_dir else None
@@ -259,12 +259,6 @@ def _remove_build(store: Store, building: str) -> None:
     with suppress(StateflowError), held_root(store) as held:
         held.delete([entry.path for entry in held.list(f"{building}/")])
     remove_empty(store)
-
-
-def _job_of(like: TableSnapshot | None) -> str:
-    if like is None:
-        return ""
-    return like.savepoint.job if like.savepoint is not None else like.origin.job
 
 
 def still_read(

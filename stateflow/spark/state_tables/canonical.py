@@ -51,7 +51,7 @@ from stateflow.state.backends.choice import open_reader
 from stateflow.state.tabular import StateTable, TimerTable, tables_of
 from stateflow.storage.local import held_root
 from stateflow.storage.roots import open_store
-from stateflow.storage.scratch import remove_scratch
+from stateflow.storage.scratch import remove_scratch, temporary
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, transfer
 
@@ -286,8 +286,7 @@ def _write_tables(spark: SparkSession, writing: _WriteTask, progress: Progress) 
 
 def _fill_empty(tables: Tables, writing: _WriteTask, target: Store) -> None:
     """Writes a file for each table without rows, so that other programs find its columns."""
-    folder = writing.storage.folder()
-    try:
+    with temporary(Path(writing.storage.scratch_dir)) as folder:
         for uid, operator in writing.operators.items():
             for state, codec in tables_of(operator).items():
                 if tables[uid][state]:
@@ -298,8 +297,6 @@ def _fill_empty(tables: Tables, writing: _WriteTask, target: Store) -> None:
                 target.upload(local, path)
                 local.unlink()
                 tables[uid][state] = (msgspec.structs.replace(file, path=path),)
-    finally:
-        remove_scratch(folder)
 
 
 def _with_own_sources(
@@ -321,11 +318,8 @@ def _with_own_sources(
         for ref in references(bare)
         if (source := (ref.base, ref.path, ref.offset)) in paths
     }
-    scratch = storage.folder()
-    try:
+    with temporary(Path(storage.scratch_dir)) as scratch:
         transfer(list(items.values()), target, scratch=scratch)
-    finally:
-        remove_scratch(scratch)
 
     def rebased(ref: FileRef) -> FileRef:
         if not ref.path:

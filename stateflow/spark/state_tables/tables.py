@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
-from stateflow.storage.scratch import remove_scratch
+from stateflow.storage.scratch import temporary
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 4 << 20
 _FIRST_ROWS = 64
@@ -137,16 +138,13 @@ class Table:
         )
 
     def _file_rows(self, part: FilePart) -> Iterator[pa.RecordBatch]:
-        folder = self.storage.folder()
-        try:
+        with temporary(Path(self.storage.scratch_dir)) as folder:
             local = folder / "table.parquet"
             self.storage.download(reference(part.file, self.base), local)
             with pq.ParquetFile(local) as parquet:
                 batches = parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=list(part.row_groups))
                 for batch in batches:
                     yield from self._filter(cast(batch, self.schema))
-        finally:
-            remove_scratch(folder)
 
     def _element_rows(self, state: OperatorListState) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec([kind for _, kind in _ELEMENT_KEY])

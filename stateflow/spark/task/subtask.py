@@ -156,12 +156,12 @@ class Outputs:
         return {name: writer.close() for name, writer in self.files.items()}
 
 
+@dataclass
 class Widest:
     """Measures how wide rows are, as they pass. The next batch's Arrow batches are made accordingly."""
 
-    def __init__(self) -> None:
-        self.bytes = 0.0
-        """Bytes of a row, on average over a batch; the highest average of all batches."""
+    bytes: float = 0.0
+    """Bytes of a row, on average over a batch; the highest average of all batches."""
 
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
