@@ -60,14 +60,19 @@ class Deliveries:
 
         `began`: when the batch did. Since then it was evaluated for `evaluating` seconds, and has `waited` for the record before.
         """
+
+        def steps(passage: Passage) -> None:
+            try:
+                self._deliver(passage, record, began, evaluating, completed)
+            except Exception as error:
+                # Who waits for the record, or looks at it, may be no batch that would ask for the real reason.
+                problem = cause(self.writer, translated(error)) if passage.is_decided else error
+                if problem is error:
+                    raise
+                raise problem from error
+
         self._latest_end = began + waited + self.options.batch_deadline.total_seconds()
-        self._in_flight.send(
-            slot,
-            lambda passage: self._explained(
-                passage, lambda: self._deliver(passage, record, began, evaluating, completed)
-            ),
-            self._time_left(),
-        )
+        self._in_flight.send(slot, steps, self._time_left())
         if self.options.max_concurrent_checkpoints == 1:
             self.settle()
 
@@ -113,17 +118,6 @@ class Deliveries:
         self.ended = time.perf_counter()
         # 4. Others hear of it.
         completed(permit.record, phases, self.ended - began)
-
-    def _explained(self, passage: Passage, steps: Callable[[], None]) -> None:
-        """Goes the way of a record. What fails behind the decision is raised with its real reason: who waits for the record, or looks at
-        it, may be no batch that would ask for that."""
-        try:
-            steps()
-        except Exception as error:
-            problem = cause(self.writer, translated(error)) if passage.is_decided else error
-            if problem is error:
-                raise
-            raise problem from error
 
     def _time_left(self) -> float | None:
         """Seconds until the record that is on its way is overdue; None if it never is."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stateflow.format.scalars import BY_NAME
@@ -15,7 +15,14 @@ from stateflow.operators.python_values import values_of
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.rows.row_type import RowType, quoted
 from stateflow.spark.batches.batch import Batch
-from stateflow.spark.shuffle.exchange import LATE, KeyedInput, field_sql, order_sql, same_key_types
+from stateflow.spark.shuffle.exchange import (
+    LATE,
+    KeyedInput,
+    directions,
+    field_sql,
+    order_sql,
+    same_key_types,
+)
 from stateflow.spark.task.columns import RowReader
 
 _PART = "_sf_part"
@@ -71,10 +78,10 @@ def _rows(uid: str, keyed: KeyedInput, types: tuple[str, ...], key: Any, behind_
         *(f"{field_sql(uid, keyed, f.name, f.type)} as _sf_{i}" for i, f in enumerate(fields)),
         f"{late} as {LATE}",
         f"spark_partition_id() as {_PART}",
-        *(f"{order_sql(uid, keyed, order)} as _sf_by{i}" for i, order in enumerate(keyed.order_by)),
+        *(f"{order_sql(uid, keyed, order)} as _sf_by0_{i}" for i, order in enumerate(keyed.order_by)),
     )
     if keyed.order_by:
-        frame = frame.orderBy(*map(_direction, range(len(keyed.order_by)), keyed.order_by))
+        frame = frame.orderBy(*directions([keyed]))
     table = frame.toArrow()
     parts = len(table.column(_PART).unique())
     return InputRows(
@@ -92,8 +99,3 @@ def _of_key(keyed: KeyedInput, types: tuple[str, ...], key: Any) -> DataFrame:
         spark = BY_NAME[kind].spark
         frame = frame.where(F.expr(f"cast({quoted(column)} as {spark})").eqNullSafe(F.lit(value).cast(spark)))
     return frame
-
-
-def _direction(index: int, order: str) -> Column:
-    name = f"_sf_by{index}"
-    return F.desc(name) if order.startswith("-") else F.asc(name)

@@ -93,26 +93,17 @@ class Outline:
                 raise
             except Exception as error:
                 raise UsageError(f"{node.uid} fails on its input: {first_line(error)}") from error
-            if found := _aggregation(out, frames[0]):
+            # A lookup table that it joins may be aggregated.
+            if found := _between(out, frames[0], lambda step: _AGGREGATING.get(step.kind, "")):
                 raise UsageError(aggregates(node.uid, found))
-            if (sink := upserted_by(self._flow, node)) and (found := _filter(out, frames[0])):
+            if (sink := upserted_by(self._flow, node)) and (found := _between(out, frames[0], _filters)):
                 raise UsageError(filters(node.uid, found, sink))
             return out  # type: ignore[no-any-return]
         return unioned(frames, declared_columns(node))
 
 
-def _aggregation(frame: DataFrame, given: DataFrame) -> str:
-    """The step in `frame` that sums up the rows of `given`, in words; empty if none does. A lookup table that it joins may be
-    aggregated."""
-    return _between(frame, given, lambda node: _AGGREGATING.get(node.kind, ""))
-
-
-def _filter(frame: DataFrame, given: DataFrame) -> str:
-    """The step in `frame` that leaves out some rows of `given`, in words; empty if none does."""
-    return _between(frame, given, _filters)
-
-
 def _filters(node: PlanNode) -> str:
+    """A step that leaves out some rows, in words; empty for any other."""
     if node.kind == "Join":
         return f"a {node.join.lower()} join" if node.join in ("LEFT SEMI", "LEFT ANTI") else ""
     return {"Filter": "a filter", "Sample": "a sample"}.get(node.kind, "")

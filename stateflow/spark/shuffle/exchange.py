@@ -151,7 +151,7 @@ def exchanged(
     if ordered and not carry.mixed:
         first = PLACE if carry.place else _place(GROUP, key_types, names)
         by = [first, *names, *([SIDE] if connected else [])]
-        frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs))
+        frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *directions(inputs))
     return frame.selectExpr(*map(quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
 
 
@@ -169,7 +169,7 @@ def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
     frame = given.frame.selectExpr(*columns).repartition(parallelism)
     if not given.order_by:
         return frame
-    ordered = frame.sortWithinPartitions(*_directions([given]))
+    ordered = frame.sortWithinPartitions(*directions([given]))
     return ordered.selectExpr(LATE, *(quoted(f.name) for f in given.rows.fields))
 
 
@@ -190,7 +190,8 @@ def _place(group: str, key_types: tuple[str, ...], keys: Sequence[str]) -> str:
     return f"(shiftleft(cast({group} as bigint), {GROUP_AT}) | ({low} & {(1 << GROUP_AT) - 1}L))"
 
 
-def _directions(inputs: Sequence[KeyedInput]) -> list[Column]:
+def directions(inputs: Sequence[KeyedInput]) -> list[Column]:
+    """How rows are sorted by their order columns, of which each input has its own."""
     return [
         F.desc(f"_sf_by{side}_{i}") if order.startswith("-") else F.asc(f"_sf_by{side}_{i}")
         for side, keyed in enumerate(inputs)

@@ -8,7 +8,7 @@ on the time of the query.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -205,8 +205,7 @@ def table_of(
     table = Table(uid, state, bare, storage, open_shard, base)
     if state in operator.operator_states:
         elements = operator.operator_states[state]
-        elements_table = Table(uid, state, bare, storage, open_shard, base, elements.schema)
-        return elements_table, [ElementsPart(elements)]
+        return replace(table, elements=elements.schema), [ElementsPart(elements)]
     tables = tables_of(operator)
     if state in operator.states and operator.states[state].kind == "timer":
         raise UsageError(
