@@ -17,12 +17,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    """A folder with sources and a job. A file whose own classes go to workers has a fixture of its own."""
+    """A folder with sources and a job. A file whose own classes go to workers uses `own_classes`, too."""
     from stateflow.spark.session.shipping import by_value
     from tests.spark import pipelines
 
     by_value([pipelines])
     return pipelines.Workbench(spark, tmp_path)
+
+
+@pytest.fixture
+def own_classes(request: pytest.FixtureRequest) -> None:
+    """The classes of the test's file go to workers as those of a pipeline's file do."""
+    from stateflow.spark.session.shipping import by_value
+    from tests.spark import pipelines
+
+    by_value([pipelines, request.module])
 
 
 @pytest.fixture

@@ -6,20 +6,18 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.shuffle import exchange
 from stateflow.spark.task.carried import GROUP_AT
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Name, Named, Order, Workbench, at, renamed
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 BATCHES, ROWS = 2, 120
 USERS = [(n // 3) | (n % 3 << GROUP_AT) for n in range(12)]
@@ -76,14 +74,6 @@ class Tables:
 
     def rows(self) -> dict[str, list[str]]:
         return {name: sorted(map(repr, table.rows)) for name, table in self.tables.items()}
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    import sys
-
-    by_value([pipelines, sys.modules[__name__]])
-    return Workbench(spark, tmp_path)
 
 
 def ran(bench: Workbench, job: str) -> dict[str, list[str]]:

@@ -4,7 +4,6 @@ the feeds' tables say are the same at every slot; so are differences and histori
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,10 +19,10 @@ from stateflow.format.records import Owner, Record
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
 from stateflow.reading.snapshots import reader_context
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.sinks.memory import MemorySink
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 USERS = range(5)
 STATES = ("total", "items", "per")
@@ -337,7 +336,6 @@ def _of_model(state: str, model: Model) -> dict[int, Any]:
 def test_the_model_a_query_and_the_feeds_agree_at_every_slot(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     game = Game(spark, tmp_path, seed)
     game.play(5)
     assert game.compared > 20

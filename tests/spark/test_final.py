@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -26,11 +25,11 @@ from stateflow.liveness.heart import Heart
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark import carry_out
 from stateflow.spark.runner import RunRequest, _Run
-from stateflow.spark.session.shipping import by_value
 from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
 from tests.refusals.refusal import refused
-from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 TASK = Owner("r", dag_run="dag/1", task="run")
 
@@ -120,7 +119,6 @@ def drain_that_cannot_be_delivered(
 def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_run_of_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0)), Visit(2, "home", 1.0, at(1))])
 
@@ -139,7 +137,6 @@ def test_a_drain_that_a_stop_asks_for_tries_a_failed_batch_again(
     fails: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless its host wants it to end, also when that comes before the drain has begun."""
-    by_value([pipelines, sys.modules[__name__]])
     bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
     decide, failed, asked = Writer.decide, list[bool](), threading.Event()
@@ -199,7 +196,6 @@ class Chain(sf.KeyedProcess[int, Visit, Told]):
 def test_a_drain_that_its_host_ends_before_its_timers_have_fired_is_no_good_end(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.task.storage import task_storage
-from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 
 class Count(sf.KeyedProcess[int, Visit, Told]):
@@ -30,7 +29,6 @@ class Count(sf.KeyedProcess[int, Visit, Told]):
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["ä b", "a%20b#2", "what?", "[v1]{x}*", "a\\b"])
 def test_a_run_goes_on_where_the_one_before_it_ended(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     bench = Workbench(spark, tmp_path)
     told: list[tuple[int, int, str]] = []
     odd = {what: str(tmp_path / name / what) for what in ("checkpoint_dir", "cache_dir", "scratch_dir")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,12 +17,13 @@ from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options
 from stateflow.errors import UnavailableError
 from stateflow.jobs.job import Job
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.snapshots import checkpoint_of
 from tests.jobs.builder import options_of
 from tests.refusals.refusal import refused
 from tests.spark.pipelines import Workbench
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 SmallDisk = Callable[[int], AbstractContextManager[Path]]
 TINY, KEYS = 16, 40
@@ -42,7 +42,6 @@ class Keep(sf.KeyedProcess[Any, Any, Any]):
 
 @pytest.fixture
 def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([sys.modules[__name__]])
     bench = Workbench(spark, tmp_path)
     bench.rows("input", [{"user": n, "text": random.Random(n).randbytes(6000).hex()} for n in range(KEYS)])
     bench.run(pipeline(bench, "first"), parallelism=2, inline_threshold="0")

@@ -7,17 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark.session.shipping import by_value
 from stateflow.testing import KeyedHarness
-from tests.spark import pipelines
 from tests.spark.pipelines import Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 SEED, BATCHES, ROWS, USERS = 20_260_101, 5, 14, 5
 DELAY = timedelta(minutes=2)
@@ -68,14 +66,6 @@ class Listing(sf.KeyedProcess[int, Event, list[int]]):
 class Careless(sf.KeyedProcess[int, Event, str]):
     def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> str:
         return f"user {key}"
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    import sys
-
-    by_value([pipelines, sys.modules[__name__]])
-    return Workbench(spark, tmp_path)
 
 
 def batches() -> list[list[Event]]:

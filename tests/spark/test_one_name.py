@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,13 +19,13 @@ from stateflow.cli.main import app
 from stateflow.config.options import Options
 from stateflow.jobs.job import Job
 from stateflow.metrics import user_counters
-from stateflow.spark.session.shipping import by_value
 from stateflow_ui import details
 from tests.jobs.builder import options_of
 from tests.refusals.refusal import refused
-from tests.spark import pipelines
 from tests.spark.murder_evidence import delta_rows
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 NAME = "orders"
 ROWS = [Visit(n % 5, f"page-{n}", float(n), at(n)) for n in range(40)]
@@ -94,7 +93,6 @@ def options(tmp_path: Path) -> Callable[..., Options]:
 def test_runs_crashes_snapshots_and_pages_tell_them_apart(
     spark: SparkSession, tmp_path: Path, options: Callable[..., Options]
 ) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     bench, calls = Workbench(spark, tmp_path), Calls()
     flow = pipeline(bench, tmp_path, calls)
     job = Job(str(tmp_path / "root"), NAME)

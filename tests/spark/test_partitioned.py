@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.format.records import Record
 from stateflow.jobs.job import Job
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Rate, Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 
 class Counting(sf.PartitionProcess[Order, Any]):
@@ -63,12 +60,6 @@ def counting_job(bench: Workbench, name: str, parallelism: int | None, more: boo
         )
 
     return counting
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines, sys.modules[__name__]])
-    return Workbench(spark, tmp_path)
 
 
 def feed(bench: Workbench, users: range) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Rate, Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 
 class Repriced(sf.KeyedProcess[int, Order, Any]):
@@ -38,7 +37,6 @@ class Repriced(sf.KeyedProcess[int, Order, Any]):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
 def test_a_rule_reaches_every_key_of_every_shard(spark: SparkSession, tmp_path: Path, backend: str) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     bench, out = Workbench(spark, tmp_path), sf.memory(f"{tmp_path.name}-out")
     orders = [Order(user, "tea", float(user), at(user)) for user in range(1, 30)]
 
@@ -79,7 +77,6 @@ class Killed(Repriced):
 def test_a_visit_that_a_kill_interrupts_begins_anew_and_one_that_is_decided_is_not_repeated(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     bench = Workbench(spark, tmp_path)
     delivered: list[tuple[int, float]] = []
     down: list[bool] = []
