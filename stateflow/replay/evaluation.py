@@ -37,7 +37,7 @@ from stateflow.spark.session.settings import one_process
 from stateflow.spark.shuffle.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.staging import Stager
-from stateflow.spark.task.failures import translated
+from stateflow.spark.task.failures import own_words
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend, open_reader
 from stateflow.storage.roots import open_store
@@ -231,27 +231,21 @@ def evaluation(
             scratch=scratch_parent(options),
             bundles=flow.jars,
         )
-        with temporary(scratch_parent(options)) as scratch:
-            try:
-                inputs = open_inputs(spark, flow.sources, exactly_once=True)
-                Outline(spark, flow, inputs).check(before)
-                made = Evaluation(
-                    flow,
-                    parameters,
-                    options,
-                    spark,
-                    inputs,
-                    fork,
-                    scratch,
-                    sinks,
-                    batches.sent_modules,
-                    batches.log,
-                    {uid: each for step in reversed(steps) for uid, each in step.record.operators.items()},
-                )
-                made.answers = with_recorded_answers(flow, made.storage(0, 0), open_reader(options))
-                yield made
-            except Exception as error:
-                problem = translated(error)
-                if problem is error:
-                    raise
-                raise problem from error
+        with temporary(scratch_parent(options)) as scratch, own_words():
+            inputs = open_inputs(spark, flow.sources, exactly_once=True)
+            Outline(spark, flow, inputs).check(before)
+            made = Evaluation(
+                flow,
+                parameters,
+                options,
+                spark,
+                inputs,
+                fork,
+                scratch,
+                sinks,
+                batches.sent_modules,
+                batches.log,
+                {uid: each for step in reversed(steps) for uid, each in step.record.operators.items()},
+            )
+            made.answers = with_recorded_answers(flow, made.storage(0, 0), open_reader(options))
+            yield made

@@ -77,7 +77,7 @@ from stateflow.spark.sinks.lacking import unwritable
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.positions import Bound
-from stateflow.spark.task.failures import translated
+from stateflow.spark.task.failures import own_words, translated
 from stateflow.spark.task.storage import large_files_of_run, task_storage
 from stateflow.state.backends.choice import open_backend_of_run
 from stateflow.storage.roots import open_store
@@ -186,14 +186,8 @@ class _Run:
             ) from error
         self._check_root(spark)
         sweep_scratch(self.scratch)
-        with temporary(self.scratch) as scratch:
-            try:
-                return self._with_spark(spark, scratch)
-            except Exception as error:
-                problem = translated(error)
-                if problem is error:
-                    raise
-                raise problem from error
+        with temporary(self.scratch) as scratch, own_words():
+            return self._with_spark(spark, scratch)
 
     def _check_before_spark(self) -> None:
         if read_identity(self.store, self.layout) is None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import UsageError
 from stateflow.pipelines.inputs.source import DeclaredSource, Position
 from stateflow.spark.internals.frames import arrow_schema
-from stateflow.spark.task.failures import task_error
+from stateflow.spark.task.failures import through_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,11 +65,11 @@ class ConnectedReader(DataSourceStreamReader):
         self._planned = False
 
     def initialOffset(self) -> Position:
-        with _told():
+        with through_spark():
             return self.declared.beginning()
 
     def latestOffset(self, start: Position, limit: Any) -> Position:
-        with _told():
+        with through_spark():
             if self._bound is None or not self._bounded:
                 self._bound = self.declared.newest(start)
             return self.declared.end(start, self._bound)
@@ -81,23 +80,14 @@ class ConnectedReader(DataSourceStreamReader):
     def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
         if start == end:
             return []
-        with _told():
+        with through_spark():
             first, self._planned = not self._planned, True
             return [InputPartition(part) for part in self.declared.parts(start, end, twice=first)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with _told():
+        with through_spark():
             yield from self.declared.batches(partition.value, self.schema)
 
 
 if SupportsTriggerAvailableNow is not None:
     SupportsTriggerAvailableNow.register(ConnectedReader)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Lets the library's own errors through Spark."""
-    try:
-        yield
-    except StateflowError as error:
-        raise task_error(error) from error

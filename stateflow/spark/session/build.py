@@ -155,9 +155,7 @@ def _started(
     settings["spark.jars"] = ",".join(jars)
     extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))
-    builder = SparkSession.builder.appName(app).master(master_url or "local[*]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    builder = SparkSession.builder.appName(app).master(master_url or "local[*]").config(map={**settings})
     _leave_no_empty_warehouse()
     waiting("starting Spark")
     if any(map(is_secret, settings)):
@@ -201,10 +199,7 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
         settings |= workers.safe_path({**submitted, **conf})
     else:
         settings |= executors_in_utc({**submitted, **conf})
-    builder = SparkSession.builder.appName(app)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.appName(app).config(map={**settings}).getOrCreate()
     if one_process(session.sparkContext.master):
         without_processes(session)
     session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))

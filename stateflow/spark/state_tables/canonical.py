@@ -42,7 +42,7 @@ from stateflow.reading.opened_shard import opened_shard
 from stateflow.savepoints.publish import SavepointFacts, publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
-from stateflow.spark.task.failures import task_error
+from stateflow.spark.task.failures import through_spark
 from stateflow.spark.task.reader import task_reader
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.spark.task.subtask import spare_the_collector
@@ -181,11 +181,9 @@ class _WriteTask:
         assert task is not None
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                try:
+                with through_spark():
                     # Two attempts of one partition, speculation included, must not share a name.
                     files = self._write(self.parts[number], f"{self.attempt}-{number}-{task.taskAttemptId()}")
-                except StateflowError as error:
-                    raise task_error(error) from error
                 bodies = [msgspec.msgpack.encode(file) for file in files]
                 yield pa.record_batch([pa.array(bodies, pa.binary())], names=["written"])
 

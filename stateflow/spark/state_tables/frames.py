@@ -10,13 +10,12 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.errors import StateflowError
 from stateflow.spark.internals.frames import arrow_schema, python_source, spark_schema
 from stateflow.spark.state_tables.failures import library_error
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, TableSnapshot
 from stateflow.spark.state_tables.source import FORMAT, register, rows_of
 from stateflow.spark.state_tables.tables import Part, Table
-from stateflow.spark.task.failures import task_error
+from stateflow.spark.task.failures import through_spark
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -59,8 +58,6 @@ class _ReadTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                try:
+                with through_spark():
                     for part in self.parts[number : number + 1]:
                         yield from rows_of(self.table, part, self.schema, self.origin)
-                except StateflowError as error:
-                    raise task_error(error) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import reduce
 from operator import eq
@@ -33,7 +34,7 @@ from stateflow.spark.shuffle.numbered_tasks import to_tasks
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
-from stateflow.spark.task.failures import task_error
+from stateflow.spark.task.failures import task_error, through_spark
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.spark.task.subtask import spare_the_collector
@@ -233,7 +234,7 @@ class _LoadTask:
         )
         entries = SortedEntries(self.uid, self.operator)
         expiries = [loaded_index(s) for s in self.operator.states.values() if s.expiry_index]
-        try:
+        with closing(shards), through_spark():
             backend = shards.open(0)
             for batch in batches:
                 keys, values = entries.checked(batch.column(0).to_pylist()), batch.column(1).to_pylist()
@@ -247,10 +248,6 @@ class _LoadTask:
             expiring = tuple(share for expiry in indexed for share in expiry.shares)
             shards.finish(0, backend, entries.next_timers, next_due(indexed), expiring)
             handles = shards.handles()
-        except StateflowError as error:
-            raise task_error(error) from error
-        finally:
-            shards.close()
         body = msgspec.msgpack.encode(_LoadedShards(subtask, handles))
         yield pa.record_batch([pa.array([body], pa.binary())], names=["loaded"])
 

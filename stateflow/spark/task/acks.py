@@ -6,6 +6,7 @@ shards in an ack and the written rows come from the same attempt.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -92,10 +93,9 @@ def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def total(acks: list[Ack]) -> dict[str, Any]:
     """Sums over subtasks."""
-    counters: dict[str, int] = {}
+    counters: Counter[str] = Counter()
     for ack in acks:
-        for name, count in ack.counters.items():
-            counters[name] = counters.get(name, 0) + count
+        counters.update(ack.counters)
     return {
         "rows_in": sum(a.rows_in for a in acks),
         "rows_out": sum(a.rows_out for a in acks),
@@ -104,5 +104,5 @@ def total(acks: list[Ack]) -> dict[str, Any]:
         "timers": sum(a.timers for a in acks),
         "expired": sum(a.expired for a in acks),
         "metrics": summed(ack.metrics for ack in acks),
-        "counters": counters,
+        "counters": dict(counters),
     }

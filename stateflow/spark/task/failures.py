@@ -6,6 +6,8 @@ import itertools
 import json
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from stateflow import errors
 from stateflow.errors import ERROR_MARK, StateflowError, UserCodeError, frames_in, user_frames
@@ -50,6 +52,27 @@ def task_error(error: StateflowError) -> RuntimeError:
     """Carries a user-facing error through Spark, which keeps only the text of a worker's exception."""
     body = {"type": type(error).__name__, "message": str(error), "frames": user_frames(error)}
     return RuntimeError(f"{ERROR_MARK}{json.dumps(body)}")
+
+
+@contextmanager
+def through_spark() -> Iterator[None]:
+    """Lets the library's own errors through Spark."""
+    try:
+        yield
+    except StateflowError as error:
+        raise task_error(error) from error
+
+
+@contextmanager
+def own_words() -> Iterator[None]:
+    """Raises what is `translated`, in place of Spark's errors."""
+    try:
+        yield
+    except Exception as error:
+        problem = translated(error)
+        if problem is error:
+            raise
+        raise problem from error
 
 
 def translated(error: BaseException) -> StateflowError:
