@@ -39,19 +39,17 @@ class SourceRecords:
 
     def of_batch(self, location: Path, batch_id: int) -> dict[str, SourceState]:
         """How far a batch has read, by Spark's log at the location. What Spark notes of files goes into files of the job's own."""
-        before = recorded_sources(self.writer.parent)
-        captured = capture(
-            location,
-            batch_id,
-            self.inputs.layout,
-            before,
-            self._save_log_entry,
-            self.inputs.topic_ids,
-            self.inputs.since,
-            self.inputs.time_columns,
-        )
+        inputs, before = self.inputs, recorded_sources(self.writer.parent)
+        captured = capture(location, batch_id, inputs.layout, before, self._save_log_entry)
         return {
-            uid: msgspec.structs.replace(source, change_feeds=self.inputs.change_feeds.get(uid, ()))
+            uid: msgspec.structs.replace(
+                source,
+                since=inputs.since[uid],
+                topic_ids=inputs.topic_ids.get(uid, {}),
+                change_feeds=inputs.change_feeds.get(uid, ()),
+                # Its times stay while the code declares none.
+                time_column=inputs.time_columns.get(uid, source.time_column),
+            )
             for uid, source in self.commits.noted(captured, before).items()
         }
 

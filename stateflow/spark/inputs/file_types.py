@@ -18,6 +18,7 @@ from stateflow.pipelines.rows.file_types import unlike
 from stateflow.pipelines.rows.former_names import columns_to_read
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.pipelines.rows.type_text import fields_of, inside_of
+from stateflow.spark.internals.file_systems import AT_ONCE
 from stateflow.spark.internals.gateway import JAVA_ERRORS, first_line
 from stateflow.spark.internals.own_types import OwnTypes
 from stateflow.spark.internals.scratch_folder import bounds_of_batch, files_between, log_folder, log_offset
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 _LOCAL_TIME = re.compile(r"\btimestamp\b(?! with local time zone)")
 _UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "UCT", "Etc/UCT", "Universal", "Zulu"})
-_AT_ONCE = 16
-"""Files that are asked for at once: each is a question to a store."""
 
 
 def refuse_other_types(spark: SparkSession, inputs: OpenInputs, location: Path, batch_id: int) -> None:
@@ -70,7 +69,7 @@ def _check(spark: SparkSession, node: SourceNode, types: OwnTypes, urls: Sequenc
                 "run again"
             ) from error
 
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as threads:
         for url, columns in zip(urls, threads.map(columns_of, urls), strict=True):
             own = {name.lower(): type for name, type in columns.items()}
             if files.format == "orc" and all(name.startswith("_col") for name in own):

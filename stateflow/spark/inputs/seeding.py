@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import FileRef, SourceState
@@ -40,9 +39,6 @@ def capture(
     layout: Sequence[SourceLeaves],
     previous: Mapping[str, SourceState],
     save: Save,
-    topic_ids: Mapping[str, dict[str, str]] = MappingProxyType({}),
-    since: Mapping[str, str] = MappingProxyType({}),
-    time_columns: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, SourceState]:
     """The position of every source at the end of batch `batch_id`. Call it inside the batch.
 
@@ -68,14 +64,11 @@ def capture(
             kind=connected.get(uid) or kinds_of(lines),
             event_time=before.event_time,
             active=before.active,
-            since=since.get(uid, ""),
-            topic_ids=topic_ids.get(uid, {}),
             partitions=before.partitions,
             looked=before.looked,
             silent=before.silent,
             left=before.left,
-            # Its times stay while the code declares none.
-            time_column=time_columns.get(uid, before.time_column),
+            time_column=before.time_column,
         )
         first_leaf += len(lines)
     return captured

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Answer = TypeVar("Answer")
-_AT_ONCE = 16
+AT_ONCE = 16
 """Files that are asked for at once: each is a question to a store."""
 _CONF = (
     "pyspark.sql.SparkSession._jsparkSession",
@@ -104,7 +104,7 @@ def _of_each(
         return ask(target.getFileSystem(conf), target)
 
     all_paths = list(paths)
-    with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as threads:
         return list(zip(all_paths, threads.map(answer, all_paths), strict=True))
 
 

@@ -27,13 +27,12 @@ from pyspark.sql.types import (
 
 from stateflow.errors import ERROR_MARK, NotFoundError, UsageError
 from stateflow.pipelines.rows.row_type import quoted
+from stateflow.spark.internals.file_systems import AT_ONCE
 from stateflow.spark.internals.gateway import JAVA_ERRORS
 from stateflow.spark.internals.parquet_footers import TIME_OF_DAY, FooterTypes, types_of_footer
 from stateflow.spark.state_tables.failures import failed
 
 _NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"
-_AT_ONCE = 16
-"""Footers that are read at once: each is a question to a store."""
 
 _DAY_PARTS = {"MILLIS": 10**3, "MICROS": 10**6, "NANOS": 10**9}
 """Parts of a second, in Parquet's times of day."""
@@ -66,7 +65,7 @@ def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
 
 def _types(spark: SparkSession, files: list[str], what: str) -> FooterTypes:
     """Those of all files, which must have the same."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         footers = list(pool.map(partial(types_of_footer, spark), files))
     for file, footer in zip(files, footers, strict=True):
         if _sorted(footer[1]) != _sorted(footers[0][1]):
