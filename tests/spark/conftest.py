@@ -25,7 +25,7 @@ def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
     return pipelines.Workbench(spark, tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_classes(request: pytest.FixtureRequest) -> None:
     """The classes of the test's file go to workers as those of a pipeline's file do."""
     from stateflow.spark.session.shipping import by_value

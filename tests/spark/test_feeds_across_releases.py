@@ -13,6 +13,8 @@ import stateflow as sf
 from stateflow.jobs.job import Job
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 
+pytestmark = pytest.mark.usefixtures("own_classes")
+
 
 class Releases:
     """A job whose operator adds 1 to a state of the orders' users, and the table of a feed."""
@@ -88,10 +90,6 @@ class Releases:
 
 @pytest.fixture
 def job(bench: Workbench) -> Releases:
-    from stateflow.spark.session.shipping import by_value
-    from tests.spark import test_feeds_across_releases
-
-    by_value([test_feeds_across_releases])
     return Releases(bench)
 
 

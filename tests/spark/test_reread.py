@@ -23,6 +23,8 @@ from tests.refusals.refusal import refused
 from tests.spark import by_hand
 from tests.spark.pipelines import Workbench
 
+pytestmark = pytest.mark.usefixtures("own_classes")
+
 
 @dataclass
 class Row:
@@ -74,10 +76,6 @@ class Past:
 @pytest.fixture(scope="module")
 def past(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Past:
     """A job of files and a table with three batches of one file and one version each."""
-    from stateflow.spark.session.shipping import by_value
-    from tests.spark import pipelines, test_reread
-
-    by_value([pipelines, test_reread])
     bench = Workbench(spark, tmp_path_factory.mktemp("reread"))
     table = str(bench.folder / "table")
 

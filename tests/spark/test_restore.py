@@ -9,7 +9,6 @@ import functools
 import itertools
 import os
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,11 +24,11 @@ from stateflow.config.options import Options
 from stateflow.errors import IncompatibleError, NotFoundError, UsageError
 from stateflow.format.references import bases
 from stateflow.jobs.job import Job
-from stateflow.spark.session.shipping import by_value
 from stateflow.storage.local import LocalStore
 from tests.refusals.refusal import refused
-from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Everything, Told, Visit, Workbench, at
+
+pytestmark = pytest.mark.usefixtures("own_classes")
 
 BATCHES, KEYS = 6, 7
 
@@ -112,7 +111,6 @@ class Story:
 
 @pytest.fixture
 def story(spark: SparkSession, tmp_path: Path) -> Story:
-    by_value([pipelines, sys.modules[__name__]])
     return Story(Workbench(spark, tmp_path), tmp_path.name)
 
 
@@ -151,8 +149,6 @@ class Base:
 
 @pytest.fixture(scope="module")
 def base_of(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], Base]:
-    by_value([pipelines, sys.modules[__name__]])
-
     def fed(name: str) -> Story:
         folder = tmp_path_factory.mktemp(name)
         story = Story(Workbench(spark, folder), folder.name)

@@ -17,6 +17,8 @@ from tests.refusals.refusal import lacking, refused
 from tests.spark.pipelines import ORDER, Order, Sum, Total, Workbench, at
 from tests.spark.sink_places import contents
 
+pytestmark = pytest.mark.usefixtures("own_classes")
+
 
 class Again(sf.KeyedProcess[int, Total, Total]):
     """Sums what it reads, so that a row that is counted twice shows."""
@@ -53,10 +55,6 @@ def pipelines(bench: Workbench) -> dict[str, sf.Pipeline]:
 def test_readers_go_back_first_and_a_crash_in_between_is_finished_by_the_same_again(
     spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stateflow.spark.session.shipping import by_value
-    from tests.spark import test_restore_with_readers
-
-    by_value([test_restore_with_readers])
     flows = pipelines(bench)
     root = str(bench.folder / "root")
     options = load(
@@ -142,10 +140,6 @@ def test_readers_go_back_first_and_a_crash_in_between_is_finished_by_the_same_ag
 def test_a_reader_of_the_changes_is_told_to_stay_and_is_right_by_its_next_run(
     spark: SparkSession, bench: Workbench
 ) -> None:
-    from stateflow.spark.session.shipping import by_value
-    from tests.spark import test_restore_with_readers
-
-    by_value([test_restore_with_readers])
     table = str(bench.folder / "orders-out")
 
     @sf.pipeline("orders")
