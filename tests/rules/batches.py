@@ -216,7 +216,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "a merged file is stored before a record names it",
         "spark/task/shards.py",
-        "        for stored in self._storing.get(index, ()):\n            stored.result()\n",
+        "            for each in self._storing.get(index, ()):\n                each.result()\n",
         "",
         f"{_MERGES}::test_no_record_names_a_merged_file_that_could_not_be_stored",
     ),
