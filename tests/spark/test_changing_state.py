@@ -16,11 +16,9 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.jobs.job import Job
 from stateflow.observe.schemas import stored_schemas
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of
 from tests.refusals.refusal import refused
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 
 
@@ -131,10 +129,8 @@ def introduced_before(job: Job, slot: int) -> int:
 @pytest.mark.system
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 def test_a_release_changes_state_and_everything_goes_on(
-    spark: SparkSession, tmp_path: Path, backend: str
+    bench: Workbench, spark: SparkSession, backend: str
 ) -> None:
-    by_value([pipelines])
-    bench = Workbench(spark, tmp_path)
     before = job_of(bench, Before, {"n": int, "gone": bool}, "gone")
     now = job_of(bench, Now, {"n": float, "new": str}, "new")
     job = Job(str(bench.folder / "root"), "changing")
@@ -219,10 +215,8 @@ def adding(kept: dict[str, Any]) -> Any:
 
 
 def test_a_release_of_before_a_renaming_does_not_take_another_state_of_the_old_name(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    by_value([pipelines])
-    bench = Workbench(spark, tmp_path)
     out = sf.memory(f"{tmp_path.name}-reused")
 
     def release(**states: Any) -> sf.Pipeline:
@@ -266,11 +260,7 @@ class PerUser:
 
 
 @pytest.mark.system
-def test_an_option_that_the_state_was_made_with_is_refused_before_a_byte_is_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    by_value([pipelines])
-    bench = Workbench(spark, tmp_path)
+def test_an_option_that_the_state_was_made_with_is_refused_before_a_byte_is_written(bench: Workbench) -> None:
 
     def totals(**aggregates: Any) -> sf.Pipeline:
         @sf.pipeline("options")
@@ -328,11 +318,7 @@ class SalesNow(sf.KeyedProcess[int, Order, SoldNow]):
 
 
 @pytest.mark.system
-def test_after_the_printed_statement_a_run_goes_on_with_a_column_more(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    by_value([pipelines])
-    bench = Workbench(spark, tmp_path)
+def test_after_the_printed_statement_a_run_goes_on_with_a_column_more(bench: Workbench) -> None:
     tables = bench.folder / "sold out", bench.folder / "told"
 
     def sales(process: Any) -> sf.Pipeline:
@@ -383,10 +369,8 @@ class Listed(sf.WindowProcess[int, Any, Any]):
 
 @pytest.mark.system
 def test_what_operators_keep_of_a_renamed_column_outlives_the_release_and_savepoints(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench,
 ) -> None:
-    by_value([pipelines])
-    bench = Workbench(spark, tmp_path)
 
     def kept(rows: Any, schema: str, item: str, price: str) -> sf.Pipeline:
         @sf.pipeline("renaming")
@@ -464,11 +448,7 @@ class Takings:
 
 
 @pytest.mark.system
-def test_after_the_printed_statements_an_upsert_goes_on_under_the_new_name(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    by_value([pipelines])
-    bench = Workbench(spark, tmp_path)
+def test_after_the_printed_statements_an_upsert_goes_on_under_the_new_name(bench: Workbench) -> None:
     table = bench.folder / "newest"
 
     def newest(rows: type, name: str) -> sf.Pipeline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -53,17 +52,13 @@ def flow(bench: Workbench, declared: type, column: str) -> sf.Pipeline:
     return conversions
 
 
-def test_an_operator_reads_a_struct_by_the_names_of_its_fields(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_an_operator_reads_a_struct_by_the_names_of_its_fields(bench: Workbench) -> None:
     bench.rows("in", [{"user": 1, "lon": 8.5, "lat": 47.4}])
     bench.run(flow(bench, Visit, "struct(lon, lat)"))
     assert sf.memory("conversions").rows == [{"user": 1, "said": "Point(lat=47.4, lon=8.5)"}]
 
 
-def test_an_operator_refuses_a_column_whose_values_would_become_others(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_an_operator_refuses_a_column_whose_values_would_become_others(bench: Workbench) -> None:
     bench.rows("in", [{"user": 1, "lon": 8.5, "lat": 47.4}])
     with refused(
         sf.IncompatibleError, "operator 'last'", "column 'at' is", "double, which Whole says is bigint"
@@ -97,10 +92,7 @@ class Broken:
     at: float
 
 
-def test_a_whole_number_that_no_float_is_equal_to_fails_the_batch(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_a_whole_number_that_no_float_is_equal_to_fails_the_batch(bench: Workbench) -> None:
     numbers = {1: 2**53, 2: -(2**53), 3: 2**60, 4: None, 5: 12}
     bench.rows("in", [{"user": user, "lon": 0.0, "lat": 0.0} for user in numbers])
     cases = " ".join(f"when {user} then {at or 'null'}" for user, at in numbers.items())

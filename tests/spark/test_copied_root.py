@@ -31,9 +31,9 @@ def copied(flow: sf.Flow, *, input: str, output: str) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_is_older_than_its_output_stops_and_a_fork_goes_on_as_the_error_says(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bench, root, out = Workbench(spark, tmp_path), tmp_path / "root", tmp_path / "out"
+    root, out = tmp_path / "root", tmp_path / "out"
     given = {"input": str(tmp_path / "rows"), "output": str(out)}
     bench.rows("rows", [{"id": 1}])
     bench.run(copied, given)

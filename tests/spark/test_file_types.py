@@ -47,9 +47,8 @@ class TypedOrder:
     ],
 )
 def test_a_column_that_would_be_misread_fails_the_batch(
-    spark: SparkSession, tmp_path: Path, format: str, column: str, values: Any, named: str
+    bench: Workbench, tmp_path: Path, format: str, column: str, values: Any, named: str
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     (tmp_path / "in").mkdir()
     out = sf.memory("own-types")
     out.clear()

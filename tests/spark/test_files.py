@@ -38,8 +38,8 @@ def counted(flow: sf.Flow, *, input: str, format: str, batch: int) -> None:
     rows.key_by("user").process("count", Count, output=OUTPUT).collect("out", sf.memory("files"))
 
 
-def test_new_files_are_read_once_by_the_columns_of_the_row_class(spark: SparkSession, tmp_path: Path) -> None:
-    bench, out, folder = Workbench(spark, tmp_path), sf.memory("files"), tmp_path / "in"
+def test_new_files_are_read_once_by_the_columns_of_the_row_class(bench: Workbench, tmp_path: Path) -> None:
+    out, folder = sf.memory("files"), tmp_path / "in"
     out.clear()
     folder.mkdir()
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -77,10 +77,8 @@ def with_defaults(flow: sf.Flow, *, input: str) -> None:
     keyed.aggregate("sum", "user long, web long", web=web).collect("sums", sf.memory("default-sums"))
 
 
-def test_a_column_that_the_files_lack_is_the_default_of_its_field(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    bench, folder = Workbench(spark, tmp_path), tmp_path / "in"
+def test_a_column_that_the_files_lack_is_the_default_of_its_field(bench: Workbench, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
     rows, sums = sf.memory("default-rows"), sf.memory("default-sums")
     rows.clear()
     sums.clear()
@@ -154,8 +152,8 @@ def test_so_is_a_field_of_a_class_inside(spark: SparkSession, tmp_path: Path, fo
     assert [tuple(row) for row in found.collect()] == [*right, (3, None, None)]
 
 
-def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_path: Path) -> None:
-    bench, out, folder = Workbench(spark, tmp_path), sf.memory("files"), tmp_path / "in"
+def test_columns_of_csv_files_are_told_by_their_header(bench: Workbench, tmp_path: Path) -> None:
+    out, folder = sf.memory("files"), tmp_path / "in"
     out.clear()
     folder.mkdir()
     (folder / "1.csv").write_text("user,amount,ts\n1,2.5,2026-01-01T12:00:00Z\n")
@@ -170,9 +168,9 @@ def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_
 
 
 def test_a_file_that_goes_between_plan_and_reading_is_named_and_the_next_run_does_without(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench, out, folder = Workbench(spark, tmp_path), sf.memory("files"), tmp_path / "in"
+    out, folder = sf.memory("files"), tmp_path / "in"
     out.clear()
     folder.mkdir()
     calls = 0
@@ -219,8 +217,8 @@ def kept(flow: sf.Flow, *, input: str) -> None:
     )
 
 
-def test_lines_that_do_not_fit_can_be_kept(spark: SparkSession, tmp_path: Path) -> None:
-    bench, folder = Workbench(spark, tmp_path), tmp_path / "in"
+def test_lines_that_do_not_fit_can_be_kept(bench: Workbench, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
     folder.mkdir()
     bad = [
         '{"user": 1, "amount": "abc"}',

@@ -117,9 +117,9 @@ def drain_that_cannot_be_delivered(
 
 
 def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_run_of_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    told = sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0)), Visit(2, "home", 1.0, at(1))])
 
     users = watching(bench, "silence", Silence, told)
@@ -134,10 +134,10 @@ def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", ["the batch that the stop comes in", "the drain", "the drain, told to end"])
 def test_a_drain_that_a_stop_asks_for_tries_a_failed_batch_again(
-    fails: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless its host wants it to end, also when that comes before the drain has begun."""
-    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    told = sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
     decide, failed, asked = Writer.decide, list[bool](), threading.Event()
     beat_once = Heart.beat_once
@@ -194,9 +194,9 @@ class Chain(sf.KeyedProcess[int, Visit, Told]):
 
 
 def test_a_drain_that_its_host_ends_before_its_timers_have_fired_is_no_good_end(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    told = sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
 
     users = watching(bench, "chain", Chain, told)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
@@ -28,8 +27,7 @@ class Count(sf.KeyedProcess[int, Visit, Told]):
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["ä b", "a%20b#2", "what?", "[v1]{x}*", "a\\b"])
-def test_a_run_goes_on_where_the_one_before_it_ended(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_a_run_goes_on_where_the_one_before_it_ended(bench: Workbench, name: str, tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
     odd = {what: str(tmp_path / name / what) for what in ("checkpoint_dir", "cache_dir", "scratch_dir")}
 

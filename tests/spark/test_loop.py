@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import stateflow as sf
@@ -52,10 +51,9 @@ def test_a_store_that_does_not_answer_hides_no_failure(
 
 
 def test_a_run_told_to_stop_ends_well_also_when_the_next_batch_begins_first(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stop is seen by the batch and not by the wait for the query, which looks five times a second."""
-    bench = Workbench(spark, tmp_path)
     for minute in range(6):
         bench.rows("visits", [Visit(1, "home", 1.0, at(minute))])
 
@@ -73,9 +71,8 @@ def test_a_run_told_to_stop_ends_well_also_when_the_next_batch_begins_first(
 
 
 def test_a_batch_that_fails_after_a_stop_was_asked_for_fails_the_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
 
     @sf.pipeline("failing")

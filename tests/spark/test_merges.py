@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.errors import UnavailableError
@@ -441,10 +440,8 @@ class Blobs(sf.KeyedProcess[int, Visit, Found]):
 
 
 @pytest.mark.slow
-def test_in_a_run_merges_go_on_beside_its_batches_and_each_key_finds_what_it_had(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    bench, chance, users, last, expected = Workbench(spark, tmp_path), random.Random(1), 12_000, {}, set()
+def test_in_a_run_merges_go_on_beside_its_batches_and_each_key_finds_what_it_had(bench: Workbench) -> None:
+    chance, users, last, expected = random.Random(1), 12_000, {}, set()
     for number in range(14):
         chosen = range(users) if number == 0 else chance.sample(range(users), users // 8)
         page = f"{number:03d}"

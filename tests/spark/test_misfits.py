@@ -90,9 +90,8 @@ def names_file_and_value(said: str, file: str, message: str) -> None:
     ids=["fraction", "word"],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_fails_the_batch_with_file_and_value(
-    spark: SparkSession, tmp_path: Path, name: str, text: str, message: str
+    bench: Workbench, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Order, name.partition(".")[2])
     (tmp_path / "in" / name).write_text(text)
     with pytest.raises(sf.IncompatibleError) as told:
@@ -121,9 +120,8 @@ def test_so_do_half_a_line_a_number_that_is_too_large_and_a_short_line(
 
 
 def test_a_misspelt_field_fails_the_batch_and_a_column_that_is_null_does_not(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Misspelt)
     (tmp_path / "in" / "a b.json").write_text('{"user": 1, "amount": 2}\n')
     with refused(
@@ -144,8 +142,7 @@ def test_a_misspelt_field_fails_the_batch_and_a_column_that_is_null_does_not(
     assert "1 rows have no value in 'amout', which Misspelt declares without `| None` or a default" in warning
 
 
-def test_a_field_that_the_files_lack_is_counted_in_a_warning(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_a_field_that_the_files_lack_is_counted_in_a_warning(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Order, maxFilesPerTrigger="1")
     for k in range(2):
         (tmp_path / "in" / f"{k}.json").write_text('{"user": 1}\n{"user": 2}\n')
@@ -156,8 +153,7 @@ def test_a_field_that_the_files_lack_is_counted_in_a_warning(spark: SparkSession
     )
 
 
-def test_an_optional_field_that_may_be_misspelt_is_a_warning(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_an_optional_field_that_may_be_misspelt_is_a_warning(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Order)
     (tmp_path / "in" / "a.json").write_text('{"user": 1, "amount": 1, "notes": "x"}\n')
     (warning,) = bench.run(pipeline).warnings
@@ -171,9 +167,8 @@ def test_an_optional_field_that_may_be_misspelt_is_a_warning(spark: SparkSession
 
 
 def test_a_misspelt_column_of_files_with_a_schema_fails_the_batch(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Misspelt, "parquet")
     frame = spark.createDataFrame([(1, 2, "x")], "user long, amount long, note string")
     frame.write.format("parquet").mode("append").save(str(tmp_path / "in"))
@@ -182,9 +177,9 @@ def test_a_misspelt_column_of_files_with_a_schema_fails_the_batch(
 
 
 def test_columns_of_a_source_of_ones_own_are_looked_at_in_large_batches(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bench, out = Workbench(spark, tmp_path), sf.memory("misfits")
+    out = sf.memory("misfits")
     out.clear()
 
     def parsed(spark: SparkSession) -> Any:
@@ -203,9 +198,10 @@ def test_columns_of_a_source_of_ones_own_are_looked_at_in_large_batches(
     assert "120 rows have no 'amout' at all, a field of Misspelt: it is null in each of them" in warning
 
 
-def test_files_of_a_delta_table_are_not_read_as_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_of_a_delta_table_are_not_read_as_files(
+    bench: Workbench, spark: SparkSession, tmp_path: Path
+) -> None:
     """Its folder has the files of every version that was not vacuumed."""
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Order, "parquet")
     spark.range(1).write.format("delta").mode("append").save(str(tmp_path / "in"))
     with refused(sf.UsageError, "source 'orders'", "in is a Delta table", "sf.delta("):
@@ -301,10 +297,9 @@ def in_latin_1(bench: Workbench, type: Any, **options: str) -> sf.Pipeline:
 
 
 def test_half_a_record_of_csv_is_told_of_line_breaks_in_quotes_first(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
     """With a column for such rows, `2,rest",x` would be a row that fits."""
-    bench = Workbench(spark, tmp_path)
     file = tmp_path / "a.csv"
     file.write_text('user,amount,note\n1,2,"half\nrest"\n')
     said = refusal_of(spark, file, Order)
@@ -316,11 +311,8 @@ def test_half_a_record_of_csv_is_told_of_line_breaks_in_quotes_first(
     assert rows() == [(1, 2, "half\nrest")]
 
 
-def test_letters_that_are_no_utf_8_fail_the_batch_until_the_encoding_is_said(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_letters_that_are_no_utf_8_fail_the_batch_until_the_encoding_is_said(bench: Workbench) -> None:
     """Spark reads both names as M\ufffdller, which would be one key."""
-    bench = Workbench(spark, tmp_path)
     with pytest.raises(sf.IncompatibleError) as told:
         bench.run(in_latin_1(bench, Named))
     names_file_and_value(
@@ -333,8 +325,7 @@ def test_letters_that_are_no_utf_8_fail_the_batch_until_the_encoding_is_said(
     assert [row[1] for row in rows()] == ["Müller", "Möller", "Meier"]
 
 
-def test_such_a_row_of_csv_goes_to_those_that_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_such_a_row_of_csv_goes_to_those_that_do_not_fit(bench: Workbench) -> None:
     bench.run(in_latin_1(bench, NamedOrBroken, columnNameOfCorruptRecord="broken"))
     assert rows() == [
         *((user, None, f'{{"user":{user},"name":"M\ufffdller"}}') for user in (1, 2)),
@@ -351,9 +342,8 @@ class Said:
 DOUBLED = 'user,name\n1,"q""q"\n2,plain\n3,""\n4,\n'
 
 
-def test_doubled_quotes_fail_the_batch_until_they_are_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_doubled_quotes_fail_the_batch_until_they_are_said(bench: Workbench, tmp_path: Path) -> None:
     """Spark, which expects a backslash there, leaves all four quotes in the text."""
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Said, "csv")
     (tmp_path / "in" / "a.csv").write_text(DOUBLED)
     with pytest.raises(sf.IncompatibleError) as told:
@@ -365,8 +355,7 @@ def test_doubled_quotes_fail_the_batch_until_they_are_said(spark: SparkSession, 
     assert rows() == [(1, 'q"q'), (2, "plain"), (3, ""), (4, None)]
 
 
-def test_whoever_says_the_escape_gets_the_text_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_whoever_says_the_escape_gets_the_text_as_it_is(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Said, "csv", escape="\\")
     (tmp_path / "in" / "a.csv").write_text('user,name\n1,"\\"\\"is\\"\\" empty"\n')
     bench.run(pipeline)
@@ -374,9 +363,8 @@ def test_whoever_says_the_escape_gets_the_text_as_it_is(spark: SparkSession, tmp
 
 
 def test_a_doubled_quote_that_looks_like_half_a_record_has_its_way_out(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Said, "csv")
     (tmp_path / "in" / "a.csv").write_text('user,name\n2,"3"" pipe, long"\n')
     with refused(
@@ -391,9 +379,9 @@ def test_a_doubled_quote_that_looks_like_half_a_record_has_its_way_out(
 
 
 def test_lines_of_text_that_are_no_utf_8_fail_the_batch_until_the_file_is_converted(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench, out, file = Workbench(spark, tmp_path), sf.memory("misfits"), tmp_path / "in" / "a.txt"
+    out, file = sf.memory("misfits"), tmp_path / "in" / "a.txt"
     out.clear()
 
     @sf.pipeline("misfits")
@@ -423,9 +411,8 @@ def test_who_says_utf_8_may_have_the_character_that_stands_for_others(
 
 
 def test_a_time_beyond_every_clock_fails_the_batch_in_files_with_types(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Cells, "parquet")
     columns = "id as user, 1.5bd as price, timestamp_seconds(1767225600000) as ts, date'2026-01-01' as day"
     frame = spark.range(1).selectExpr(*columns.split(", "))
@@ -484,8 +471,7 @@ def test_keys_of_an_object_are_of_their_type_or_fail_the_batch(
         bench.run(pipeline)
 
 
-def test_a_number_that_is_hardly_a_time_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_a_number_that_is_hardly_a_time_is_told(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Priced)
     folder = tmp_path / "in"
     (folder / "a.json").write_text(
@@ -497,16 +483,14 @@ def test_a_number_that_is_hardly_a_time_is_told(spark: SparkSession, tmp_path: P
     assert "source 'orders': rows have a time of early 1970 in 'ts', as a small number has" in warning
 
 
-def test_a_locale_says_how_numbers_are_written(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_a_locale_says_how_numbers_are_written(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Cells, "csv", locale="de-DE", sep=";")
     (tmp_path / "in" / "a.csv").write_text("user;price;ts;day\n1;1,5;;\n")
     bench.run(pipeline)
     assert [row[1] for row in rows()] == [Decimal("1.50")]
 
 
-def test_such_a_row_goes_where_the_user_has_rows_that_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_such_a_row_goes_where_the_user_has_rows_that_do_not_fit(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Priced, columnNameOfCorruptRecord="broken")
     lines = ['{"user": 1, "price": "1,5"}', '{"user": 2, "price": 1.5}', '{"user": 3, "price": [']
     (tmp_path / "in" / "a.json").write_text("\n".join(lines))
@@ -519,8 +503,7 @@ def test_such_a_row_goes_where_the_user_has_rows_that_do_not_fit(spark: SparkSes
     }
 
 
-def test_a_line_that_is_no_text_comes_there_in_base64(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_a_line_that_is_no_text_comes_there_in_base64(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, NamedOrBroken, columnNameOfCorruptRecord="broken")
     (tmp_path / "in" / "a.json").write_bytes(b'\xff\xfe\nno json\n{"user": 2}\n')
     bench.run(pipeline)
@@ -542,9 +525,9 @@ def test_it_is_a_null_or_no_row_for_those_who_say_so(spark: SparkSession, tmp_pa
 
 
 def test_an_event_time_beyond_every_clock_fails_the_batch_of_any_source(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bench, out = Workbench(spark, tmp_path), sf.memory("misfits")
+    out = sf.memory("misfits")
     out.clear()
 
     def parsed(spark: SparkSession) -> Any:
@@ -587,9 +570,8 @@ class Basket:
     ],
 )
 def test_a_misspelt_field_of_a_class_inside_fails_the_batch(
-    spark: SparkSession, tmp_path: Path, line: dict[str, Any], path: str
+    bench: Workbench, tmp_path: Path, line: dict[str, Any], path: str
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Basket)
     (tmp_path / "in" / "a.json").write_text(json.dumps({"user": 1, **line}) + "\n")
     with refused(sf.IncompatibleError, f"'{path}' of Item", "a.json has 'cuont'"):  # fmt: skip
@@ -597,8 +579,7 @@ def test_a_misspelt_field_of_a_class_inside_fails_the_batch(
     assert rows() == []
 
 
-def test_a_misspelt_field_of_some_elements_is_counted(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_a_misspelt_field_of_some_elements_is_counted(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Basket)
     items = [{"sku": "a", "count": 1}, {"sku": "b", "cuont": 2}]
     (tmp_path / "in" / "a.json").write_text(json.dumps({"user": 1, "items": items}) + "\n")
@@ -609,9 +590,8 @@ def test_a_misspelt_field_of_some_elements_is_counted(spark: SparkSession, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["json", "parquet", "orc"])
 def test_a_field_that_is_misspelt_in_one_file_of_a_batch_names_the_file(
-    spark: SparkSession, tmp_path: Path, format: str
+    bench: Workbench, spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Order, format)
     for name in ("amount", "amuont"):
         frame = spark.createDataFrame([(1, 2, "x")], f"user long, {name} long, note string").coalesce(1)
@@ -625,9 +605,8 @@ def test_a_field_that_is_misspelt_in_one_file_of_a_batch_names_the_file(
 
 
 def test_a_file_that_lacks_a_field_is_named_and_nulls_are_counted_in_all_batches(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Order)
     (tmp_path / "in" / "a.json").write_text('{"user": 1, "amount": 1}\n{"user": 2, "amount": null}\n')
     (tmp_path / "in" / "b.json").write_text('{"user": 3}\n{"user": 4}\n')
@@ -644,9 +623,8 @@ class Dated:
 
 
 def test_a_column_of_partition_folders_is_no_field_that_the_files_lack(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Dated)
     for number, day in enumerate(("2026-01-01", "__HIVE_DEFAULT_PARTITION__", "007")):
         folder = tmp_path / "in" / f"day={day}"
@@ -658,9 +636,8 @@ def test_a_column_of_partition_folders_is_no_field_that_the_files_lack(
 
 
 def test_a_column_of_parquet_of_another_type_is_named_with_both_types(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Order, "parquet")
     rows = spark.createDataFrame([(1, 2.5)], "user long, amount double")
     rows.write.mode("append").parquet(str(tmp_path / "in"))
@@ -675,9 +652,8 @@ class Hashed:
 
 
 def test_a_column_of_parquet_of_unsigned_numbers_is_declared_as_the_error_says(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Order, "parquet")
     columns = {"user": pa.array([1, 2**64 - 1], pa.uint64()), "amount": [5, 6]}
     pq.write_table(pa.table(columns), tmp_path / "in" / "hashed.parquet")
@@ -688,9 +664,8 @@ def test_a_column_of_parquet_of_unsigned_numbers_is_declared_as_the_error_says(
 
 
 def test_rows_of_a_batch_that_is_tried_again_are_counted_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     pipeline = reading(bench, Order)
     (tmp_path / "in" / "a.json").write_text('{"user": 1}\n{"user": 2, "amount": 1}\n')
     failed = fail_once(monkeypatch, slot=3)
@@ -699,8 +674,7 @@ def test_rows_of_a_batch_that_is_tried_again_are_counted_once(
     assert "1 rows have no value in 'amount'" in warning
 
 
-def test_cells_without_a_value_are_counted(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_cells_without_a_value_are_counted(bench: Workbench, tmp_path: Path) -> None:
     pipeline = reading(bench, Order, "csv")
     (tmp_path / "in" / "a.csv").write_text("user,amount,note\n1,2,\n1,,y\n")
     (warning,) = bench.run(pipeline).warnings

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from typer.testing import CliRunner
 
 import stateflow as sf
@@ -91,9 +91,9 @@ def options(tmp_path: Path) -> Callable[..., Options]:
 @pytest.mark.system
 @pytest.mark.timeout(600)
 def test_runs_crashes_snapshots_and_pages_tell_them_apart(
-    spark: SparkSession, tmp_path: Path, options: Callable[..., Options]
+    bench: Workbench, tmp_path: Path, options: Callable[..., Options]
 ) -> None:
-    bench, calls = Workbench(spark, tmp_path), Calls()
+    calls = Calls()
     flow = pipeline(bench, tmp_path, calls)
     job = Job(str(tmp_path / "root"), NAME)
     batches = iter([ROWS[a:b] for a, b in itertools.pairwise(CUTS)])

@@ -161,10 +161,9 @@ def test_a_job_that_is_renamed_as_the_page_says_goes_on_in_its_outputs_and_tells
 
 @pytest.mark.slow
 def test_what_another_job_of_the_root_has_emptied_is_still_its_own_and_check_says_so(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Right after a restore that rewinds the outputs, somebody types the job's name by hand."""
-    bench = Workbench(spark, tmp_path)
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
     places = {"input": str(tmp_path / "input"), "output": str(tmp_path / "output"), "kind": "delta"}
@@ -181,10 +180,10 @@ def test_what_another_job_of_the_root_has_emptied_is_still_its_own_and_check_say
 
 @pytest.mark.slow
 def test_a_job_that_a_restore_begins_is_a_new_one_and_goes_on_where_its_snapshot_s_job_wrote(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
     """Also where that job is gone with its root."""
-    bench, savepoint = Workbench(spark, tmp_path), str(tmp_path / "savepoint")
+    savepoint = str(tmp_path / "savepoint")
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "1.json").write_text('{"id": 1}\n', encoding="utf-8")
 

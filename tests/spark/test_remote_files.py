@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
 from rocksdict import Cache
 
 import stateflow as sf
@@ -346,9 +345,9 @@ class Documents(sf.KeyedProcess[int, Visit, Seen]):
 
 @pytest.mark.slow
 def test_a_run_in_a_fresh_pod_fetches_what_its_batch_needs(
-    spark: SparkSession, tmp_path: Path, s3: ObjectServer
+    bench: Workbench, tmp_path: Path, s3: ObjectServer
 ) -> None:
-    bench, users = Workbench(spark, tmp_path), 150
+    users = 150
     given = {
         "checkpoint_dir": s3.make("pods-run"),
         "storage_options": s3.options,

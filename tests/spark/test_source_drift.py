@@ -232,9 +232,8 @@ def test_a_source_waits_in_the_next_run_too_and_however_long_its_batches_take(
 @pytest.mark.slow
 @pytest.mark.parametrize("bounded", [False, True], ids=["drained", "bounded"])
 def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended(
-    bounded: bool, spark: SparkSession, tmp_path: Path
+    bench: Workbench, bounded: bool, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     steps = {"ahead": timedelta(days=2), "middle": timedelta(hours=12), "short": timedelta(hours=1)}
     for name, step in steps.items():
         add_files(bench, name, step)
@@ -272,10 +271,7 @@ def test_of_three_sources_two_still_wait_for_each_other_when_the_third_has_ended
 
 
 @pytest.mark.slow
-def test_rows_that_wait_are_not_late_when_the_other_source_jumps_ahead(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_rows_that_wait_are_not_late_when_the_other_source_jumps_ahead(bench: Workbench) -> None:
     hours = {"ahead": (0, 72, 96, 120), "behind": (0, 1, 2, 480)}
     for name, each in hours.items():
         for hour in each:

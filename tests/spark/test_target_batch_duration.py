@@ -51,9 +51,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", ["delta", "files"])
 def test_batches_grow_to_the_target_and_the_next_run_goes_on_there(
-    kind: str, spark: SparkSession, tmp_path: Path
+    bench: Workbench, kind: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     if kind == "delta":
         table(spark, tmp_path / "visits")
     else:
@@ -194,8 +193,7 @@ def test_slow_rows_make_smaller_batches(spark: SparkSession, tmp_path: Path) -> 
     assert max(report.duration for report in bench.reports[1:]) < 6
 
 
-def test_without_a_target_a_record_has_no_word_of_it(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Workbench(spark, tmp_path)
+def test_without_a_target_a_record_has_no_word_of_it(bench: Workbench) -> None:
     bench.rows("visits", [Visit(1, "home", 1.0, datetime(2026, 1, 1, tzinfo=UTC))])
 
     @sf.pipeline("plain")
@@ -207,9 +205,10 @@ def test_without_a_target_a_record_has_no_word_of_it(spark: SparkSession, tmp_pa
     assert size_of(bench.reports[0].record.statistics.get("batch_size")) is None
 
 
-def test_a_source_that_cannot_be_held_back_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_held_back_is_told(
+    bench: Workbench, spark: SparkSession, tmp_path: Path
+) -> None:
     """What connectors of one's own read is cut by somebody else, as Spark's source of rates is."""
-    bench = Workbench(spark, tmp_path)
 
     def ticks(day: int) -> Any:
         options = {"rowsPerBatch": 5, "startTimestamp": day * 86_400_000}

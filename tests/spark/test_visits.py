@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
 from tests.spark.pipelines import ORDER, Order, Rate, Workbench, at
@@ -36,8 +35,8 @@ class Repriced(sf.KeyedProcess[int, Order, Any]):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
-def test_a_rule_reaches_every_key_of_every_shard(spark: SparkSession, tmp_path: Path, backend: str) -> None:
-    bench, out = Workbench(spark, tmp_path), sf.memory(f"{tmp_path.name}-out")
+def test_a_rule_reaches_every_key_of_every_shard(bench: Workbench, tmp_path: Path, backend: str) -> None:
+    out = sf.memory(f"{tmp_path.name}-out")
     orders = [Order(user, "tea", float(user), at(user)) for user in range(1, 30)]
 
     @sf.pipeline("visits")
@@ -75,9 +74,8 @@ class Killed(Repriced):
 
 @pytest.mark.system
 def test_a_visit_that_a_kill_interrupts_begins_anew_and_one_that_is_decided_is_not_repeated(
-    spark: SparkSession, tmp_path: Path
+    bench: Workbench, tmp_path: Path
 ) -> None:
-    bench = Workbench(spark, tmp_path)
     delivered: list[tuple[int, float]] = []
     down: list[bool] = []
     marker = tmp_path / "dies"
