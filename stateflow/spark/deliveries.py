@@ -31,21 +31,12 @@ class Deliveries:
     """Of the pipeline's sinks."""
     ended: float | None = None
     """When the last batch was complete."""
-    _in_flight: InFlight = field(init=False)
+    in_flight: InFlight = field(init=False)
     _latest_end: float = 0.0
     """Until when the record that is on its way may take."""
 
     def __post_init__(self) -> None:
-        self._in_flight = InFlight(self.job)
-
-    @property
-    def overdue(self) -> bool:
-        return self._in_flight.overdue
-
-    @property
-    def failed(self) -> bool:
-        """Whether a record did not arrive. What it needs, the next run does."""
-        return self._in_flight.failed
+        self.in_flight = InFlight(self.job)
 
     def send(
         self,
@@ -72,24 +63,21 @@ class Deliveries:
                 raise problem from error
 
         self._latest_end = began + waited + self.options.batch_deadline.total_seconds()
-        self._in_flight.send(slot, steps, self._time_left())
+        self.in_flight.send(slot, steps, self._time_left())
         if self.options.max_concurrent_checkpoints == 1:
             self.settle()
 
     def settle(self) -> None:
         """Waits for the record that is on its way."""
-        self._in_flight.arrive(self._time_left())
+        self.in_flight.arrive(self._time_left())
 
     def look(self) -> None:
         """Raises what has failed since the last batch was decided, or is overdue: no later batch may come that would wait for it."""
-        self._in_flight.look(self._time_left)
-
-    def close(self) -> None:
-        self._in_flight.close()
+        self.in_flight.look(self._time_left)
 
     def late(self) -> Mapping[str, tuple[int, ...]]:
         """Per sink the slots that it may or may not have. So it is with that of the record on its way."""
-        known, slot = self.writer.late, self._in_flight.slot
+        known, slot = self.writer.late, self.in_flight.slot
         if slot is None:
             return known
         return {uid: (*known.get(uid, ()), slot) for uid in self.uids}

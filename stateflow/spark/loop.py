@@ -217,7 +217,7 @@ class BatchLoop:
         if kind is None or issubclass(kind, Exception):
             with suppress(Exception) if error is not None else nullcontext():
                 self.deliveries.settle()
-        self.deliveries.close()
+        self.deliveries.in_flight.close()
         if error is None:
             self._tidying.end()
 
@@ -248,12 +248,12 @@ class BatchLoop:
                 self._run_batch(frames(), sources, counted, input_free=input_free)
                 return
             except Exception as error:
-                if self.deliveries.overdue:
+                flight = self.deliveries.in_flight
+                if flight.overdue:
                     raise  # the store may not answer the next question either
                 problem = cause(self.writer, translated(error))
-                decided = self.deliveries.failed or self.writer.stopped or self.writer.next_slot != slot
-                undecided = not decided
-                if isinstance(problem, CorruptError) and not refetched and undecided:
+                decided = flight.failed or self.writer.stopped or self.writer.next_slot != slot
+                if isinstance(problem, CorruptError) and not refetched and not decided:
                     # The tasks have deleted this host's copies. If the store is sound, they fetch sound files now.
                     refetched = True
                     _log.warning("state was damaged on a host and is fetched again: %s", problem)

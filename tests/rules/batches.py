@@ -173,7 +173,7 @@ RULES: tuple[Rule, ...] = (
     rule(
         "no batch is tried again behind a delivery that failed",
         "spark/loop.py",
-        "                decided = self.deliveries.failed or",
+        "                decided = flight.failed or",
         "                decided =",
         "spark/test_in_flight.py::test_a_batch_that_waits_for_a_delivery_that_failed_is_not_tried_again",
     ),
