@@ -48,7 +48,7 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import shown
 from stateflow.state.lists_and_maps import BoundListState, BoundMapState
 from stateflow.state.many_timers import BoundTimers
-from stateflow.state.single_values import BoundAggregatingState, BoundReducingState, BoundValueState
+from stateflow.state.single_values import BoundReducingState, BoundValueState
 from stateflow.state.timers import BoundTimer
 from stateflow.state.values.evolution.declared_types import evolved_serializer
 from stateflow.state.values.key_types import key_types_for
