@@ -54,7 +54,7 @@ def stop(
             f"job {job!r} is {done.outcome}, and nothing has drained it: run it once more with `stateflow run ... --final`"
         )
     if savepoint:
-        found.settle()
+        found.settle(wait=timeout)
         with call.output.progress(f"savepoint of {job}", shown=options.progress) as progress:
             made = found.savepoint(wanted, options=options, progress=progress, to=to, note=note)
         body["savepoint"] = made.url

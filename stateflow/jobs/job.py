@@ -43,7 +43,7 @@ from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options, load
 from stateflow.config.retention_rule import NO_RULE, RetentionRule
-from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Prepared, Record
 from stateflow.jobs.savepoints import (
@@ -294,17 +294,24 @@ class Job(JobHandle):
         """
         return stop_job(self, wait=wait, reason=reason, drain=drain)
 
-    def settle(self) -> int | None:
+    def settle(self, *, wait: float = 600.0) -> int | None:
         """Carries out what a run decided and did not finish; returns the newest complete checkpoint.
 
-        Does nothing when nothing is pending. Otherwise it fences a running run.
+        Does nothing when nothing is pending. A run that lives carries it out itself: waits for that as many seconds, then BusyError.
         """
-        log = self.log()
-        if any(record.carries_state for record in log.pending):
-            claim(
-                self.store, self.layout, owner=self.owner(), ids=self.new_id, clock=self.clock,
-                carry_out=self._recovery(),
-            )  # fmt: skip
+        log, owner, began = self.log(), self.owner(), self.monotonic()
+        unfinished = {record.slot for record in log.pending if record.carries_state}
+        while unfinished.intersection(record.slot for record in log.pending):
+            try:
+                self.refuse_while_live(owner, takeover=False)
+            except BusyError:
+                if self.monotonic() - began > wait:
+                    raise
+            else:
+                claim(
+                    self.store, self.layout, owner=owner, ids=self.new_id, clock=self.clock,
+                    carry_out=self._recovery(), after=log.newest_epoch,
+                )  # fmt: skip
             log = self.log()
         return log.head.slot if log.head else None
 

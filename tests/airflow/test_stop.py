@@ -14,6 +14,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import StateflowRescaleOperator, StateflowStopOperator
 from stateflow.checkpoint.control import stop_requested
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import CommitPermit
 from stateflow.jobs.job import Job
 from stateflow.savepoints.format import list_savepoints
 from stateflow.storage.roots import open_store
@@ -148,6 +150,27 @@ def test_a_savepoint_of_where_it_ended_comes_with_it(
     assert result["savepoint"] == f"file://{tmp_path}/{path}"
     assert listed.savepoint is not None
     assert listed.savepoint.record.slot == 5
+
+
+def test_a_savepoint_leaves_the_next_run_alone_which_is_in_the_middle_of_a_batch(
+    tmp_path: Path, connect: Connect, meanwhile: Any
+) -> None:
+    connect(tmp_path)
+    job = made_job(tmp_path, ended=False)
+    decided: list[CommitPermit] = []
+
+    def happens() -> None:
+        if not decided:
+            job.beat(2, ended=True)
+            decided.append(job.begin("the next run").decide(Draft("checkpoint")))
+        elif job.log().pending and job.ticks > 60:
+            job.writer.complete(decided[0], {})
+        job.beat(job.ticks)
+
+    meanwhile(happens)
+    result = stop(savepoint=True)
+    job.writer.still_owner()
+    assert (result["outcome"], result["epoch"], result["checkpoint"]) == ("stopped", 1, decided[0].slot)
 
 
 def drained(job: MadeJob) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.checkpoint.control import stop_requested
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.processes import identity_of_this_process
 from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.compatibility.flows import compare
@@ -144,6 +145,41 @@ def test_a_run_that_another_has_replaced_has_stopped(tmp_path: Path) -> None:
     made = made_job(tmp_path, ended=False)
     job = sf.Job(str(tmp_path), "orders", monotonic=lambda: 0.0, sleep=lambda _: made.begin("another"))
     assert job.stop(wait=60).outcome == "stopped"
+
+
+def test_a_run_that_began_meanwhile_carries_out_its_own_record_and_is_waited_for(tmp_path: Path) -> None:
+    made = made_job(tmp_path)
+    writer = made.begin("the next run")
+    made.beat(1)
+    permit = writer.decide(Draft("checkpoint"))
+    now, done_at = [0.0], 5.0
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        made.beat(round(now[0] * 100))
+        if now[0] == done_at:
+            writer.complete(permit, {})
+
+    job = sf.Job(str(tmp_path), "orders", monotonic=lambda: now[0], sleep=sleep)
+    with refused(sf.BusyError, "'the next run'", "stateflow stop orders"):
+        job.settle(wait=2)
+    assert job.settle(wait=60) == permit.slot
+    writer.still_owner()
+
+
+def test_what_a_run_has_left_pending_is_carried_out_once_it_counts_as_lost(tmp_path: Path) -> None:
+    made = made_job(tmp_path)
+    made.begin("the next run")
+    made.beat(1)
+    left = made.decide(pending=True)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    job = sf.Job(str(tmp_path), "orders", monotonic=lambda: now[0], sleep=sleep)
+    assert job.settle() == left.slot
+    assert now[0] >= job.heartbeat_timeout
 
 
 def test_the_newest_state_is_compared_even_when_it_is_still_pending(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class StateflowStopOperator(StateflowOperator):
             # A retry looks after the run that was asked. Whoever clears the task means the one that lives then.
             self._end_work()
             drain = self.given("drain")
-            stop = job.stop(wait=self.given("wait").total_seconds(), reason=self.given("note"), drain=drain)
+            wait = self.given("wait").total_seconds()
+            stop = job.stop(wait=wait, reason=self.given("note"), drain=drain)
             self.log.info(_SENTENCES[stop.outcome], job.name)
             if drain and not stop.drained:
                 raise UsageError(
@@ -64,7 +65,7 @@ class StateflowStopOperator(StateflowOperator):
             facts: dict[str, Any] = {"outcome": stop.outcome, "epoch": stop.epoch, "drained": stop.drained}
             checkpoint = stop.checkpoint
             if self.given("savepoint"):
-                checkpoint = job.settle()
+                checkpoint = job.settle(wait=wait)
                 facts |= self._savepoint(context, job)
             self.linked(context, checkpoint)
             return self.result(checkpoint, **facts)
