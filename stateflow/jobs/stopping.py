@@ -53,7 +53,10 @@ def stop_job(job: JobHandle, *, wait: float | None, reason: str, drain: bool) ->
         now = job.monotonic()
         dead = beat is not None and is_dead(beat.process)  # before the look that would find its last word
         beat = read_heartbeat(store, layout, epoch)
-        if (beat is not None and beat.ended) or max(read_epochs(store, layout)) > epoch:
+        newest = max(read_epochs(store, layout), default=0)
+        if newest == 0:
+            raise job.unknown()
+        if (beat is not None and beat.ended) or newest > epoch:
             return _stopped(job, epoch, "stopped")
         if beat is not None and beat.counter != counter:
             counter, last_change = beat.counter, now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -145,6 +146,13 @@ def test_a_run_that_another_has_replaced_has_stopped(tmp_path: Path) -> None:
     made = made_job(tmp_path, ended=False)
     job = sf.Job(str(tmp_path), "orders", monotonic=lambda: 0.0, sleep=lambda _: made.begin("another"))
     assert job.stop(wait=60).outcome == "stopped"
+
+
+def test_a_job_whose_folder_goes_while_a_stop_waits_is_not_there(tmp_path: Path) -> None:
+    made_job(tmp_path, ended=False)
+    job = sf.Job(str(tmp_path), "orders", sleep=lambda _: shutil.rmtree(tmp_path / "orders", True))
+    with refused(sf.NotFoundError, "'orders'"):
+        job.stop(wait=60)
 
 
 def test_a_run_that_began_meanwhile_carries_out_its_own_record_and_is_waited_for(tmp_path: Path) -> None:
