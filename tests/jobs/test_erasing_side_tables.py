@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.format.records import OperatorListState
+from stateflow.format.records import OperatorListState, Prepared, ShownState
 from stateflow.jobs.erasure import ErasePlan, plan_erase
 from stateflow.state.values.serializers import serializer_for
 from stateflow.testing import KeyedHarness
-from tests.jobs.operators import operator_of
+from tests.jobs.builder import JobBuilder
+from tests.jobs.operators import one_shard, operator_of
 from tests.jobs.queried import QueriedJob, entries_of, states_of
 from tests.jobs.test_erasing import ME, job, options
 from tests.refusals.refusal import refused
@@ -144,3 +146,37 @@ def test_of_a_job_whose_operators_have_no_keys_state_can_be_emptied(made: Querie
     assert after is not None
     assert after.operators["counting"].operator_states["seen"].parts == ((),)
     assert bearers(tmp_path / "root") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "key", "neighbours"),
+    [
+        ("decimal", "decimal(38,18)", "12345678901234567.1", ("12345678901234567", "12345678901234567.2")),
+        ("decimal", "decimal(38,18)", "1E-18", ("0", "0.000000000000000002")),
+        ("int", "bigint", "-9223372036854775808", ("-9223372036854775807", "9223372036854775807")),
+        ("bool", "boolean", "true", ("false",)),
+        ("str", "string", "it's \\a", ("it's a", "its \\a")),
+        ("date", "date", "0999-12-31", ("0999-12-30", "1000-01-01")),
+        (
+            "datetime",
+            "timestamp",
+            "2026-01-31T12:00:00.000001+01:00",
+            ("2026-01-31T12:00:00.000002+01:00", "2026-01-31T12:00:00.000001Z"),
+        ),
+    ],
+)
+def test_of_the_table_of_a_feed_exactly_the_rows_of_the_key_are_named(
+    spark: SparkSession, tmp_path: Path, kind: str, column: str, key: str, neighbours: tuple[str, ...]
+) -> None:
+    made = JobBuilder(tmp_path / "root")
+    made.decide(
+        operators={"balance": one_shard(key=("k", kind), backend="memory")},
+        sinks={"changes": Prepared(kind="delta_append", target="/data/changes")},
+        feeds=(ShownState("changes", "balance", "n", made.writer.next_slot, "/data/changes"),),
+        outcomes={"changes": "committed"},
+    )
+    [rows] = plan_erase(job(tmp_path), key, options(tmp_path), absent=True).rows_elsewhere
+    condition = rows.removesuffix(" in /data/changes")
+    table = spark.createDataFrame([(text,) for text in (key, *neighbours)], "text string")
+    table = table.selectExpr("text", f"cast(text as {column}) as k")
+    assert [row.text for row in table.where(condition).collect()] == [key], condition
