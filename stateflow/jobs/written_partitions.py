@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UnavailableError
+from stateflow.spark.sinks.fit import PHYSICAL
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sources.delta_log import log_beside
 
@@ -38,7 +40,7 @@ def written_partitions(job: Job, uuid: str, sink: str, target: str, since: int) 
             f"the checkpoint root {job.store.url}"
         )
     app_id = SinkSlot(uuid, job.name, sink, 0, 0).app_id
-    found: set[str] = set()
+    files: list[Mapping[str, str | None]] = []
     missing = {
         line.id
         for line in job.history()
@@ -51,19 +53,35 @@ def written_partitions(job: Job, uuid: str, sink: str, target: str, since: int) 
         if slot is not None:
             missing.discard(slot)
             body = log.commit(commit.version) or b""
-            found.update(filter(None, (_partition(json.loads(line)) for line in body.splitlines())))
-    return WrittenPartitions(tuple(sorted(found)), tuple(sorted(missing)))
+            files += filter(None, (_values(json.loads(line)) for line in body.splitlines()))
+    # One column has no name in an event.
+    columns = _columns(log.metadata()) if any(len(values) > 1 for values in files) else {}
+    names = {_name(values, columns) for values in files}
+    return WrittenPartitions(tuple(sorted(names)), tuple(sorted(missing)))
 
 
-def _partition(action: dict[str, Any]) -> str:
+def _values(action: dict[str, Any]) -> Mapping[str, str | None]:
     """The partition of a file that comes or goes; empty for another action, and for a file that was only rewritten."""
     file = action.get("add") or action.get("remove")
     if file is None or not file.get("dataChange", True):
-        return ""
-    values = file.get("partitionValues") or {}
+        return {}
+    values: Mapping[str, str | None] = file.get("partitionValues") or {}
+    return values
+
+
+def _columns(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of the partitions in their order, by the names that files have for them: with column mapping those are others."""
+    fields = json.loads(metadata.get("schemaString") or "{}").get("fields", ())
+    physical = {field["name"]: field["metadata"].get(PHYSICAL, field["name"]) for field in fields}
+    return {physical.get(name, name): name for name in metadata.get("partitionColumns") or ()}
+
+
+def _name(values: Mapping[str, str | None], columns: Mapping[str, str]) -> str:
     if len(values) == 1:
         return _text(*values.values())
-    return "/".join(f"{name}={_text(value)}" for name, value in values.items())
+    # A file of before the table was made anew with other partitions has the names of those.
+    order = columns if columns.keys() == values.keys() else values
+    return "/".join(f"{columns.get(name, name)}={_text(values[name])}" for name in order)
 
 
 def _text(value: str | None) -> str:

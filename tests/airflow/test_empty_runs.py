@@ -541,6 +541,34 @@ def test_an_outlet_that_is_a_table_gets_an_event_for_each_partition_of_the_run(
     assert partitions(run(method, table, outlets=outlets, run_id="scheduled__2"), totals) == ["None"]
 
 
+@pytest.mark.parametrize("place", ["log", "checksum"])
+def test_a_partition_is_named_by_the_columns_of_the_table_and_not_by_those_of_its_files(
+    method: Method, table: Table, tmp_path: Path, place: str
+) -> None:
+    totals = Table(tmp_path / "totals")
+    mapped = {"hour": "col-2", "day": "day", "v": "col-3"}
+    fields = [
+        {"name": name, "metadata": {"delta.columnMapping.physicalName": file}}
+        for name, file in mapped.items()
+    ]
+    metadata = {"schemaString": json.dumps({"fields": fields}), "partitionColumns": ["hour", "day"]}
+    totals.commit({"metaData": {"partitionColumns": ["day", "hour"]}})
+    if place == "log":
+        totals.commit({"metaData": metadata})
+
+    def work(job: MadeJob) -> None:
+        slot = job.batch(target=str(totals.folder))
+        written(totals, Job(str(method.root), "orders"), slot, "2026-01-02", **{"col-2": "7"})
+        if place == "checksum":
+            newest = f"{len(list((totals.folder / '_delta_log').iterdir())) - 1:020d}.crc"
+            (totals.folder / "_delta_log" / newest).write_text(json.dumps({"metadata": metadata}))
+
+    method.work = work
+    table.commit()
+    told = run(method, table, outlets=[Asset(f"file://{totals.folder}")], partition_events=True)
+    assert partitions(told, totals) == ["hour=7/day=2026-01-02"]
+
+
 def test_commits_that_the_log_has_lost_are_counted(
     method: Method, table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ soon the cheaper beginning."""
 _FIRST = _QUIET | {"protocol", "metaData"}
 """Actions of the first commit beside rows: it makes the table."""
 _BEFORE = -1
+_CHECKSUM = "crc"
 STAGED = "_staged_commits"
 """The folder of staged commits. Only the catalog knows which of them count."""
 
@@ -59,6 +60,8 @@ class SourceLog:
     """The versions whose commits are there; None when the store does not list them."""
     staged: Callable[[], Iterable[int]] | None = None
     """The versions that somebody has asked a catalog to take as commits; None for a log that has no place for them."""
+    checksum: Callable[[int], bytes | None] = lambda version: None
+    """The file that Delta writes beside a commit, with all that holds behind it; None where another writer has written none."""
     _bodies: dict[int, bytes | None] = field(default_factory=dict)
 
     def commit(self, version: int) -> bytes | None:
@@ -84,6 +87,17 @@ class SourceLog:
         while version >= 0 and (body := self.commit(version)) is not None:
             yield logged_commit(version, body.decode().splitlines())
             version -= 1
+
+    def metadata(self) -> Mapping[str, Any]:
+        """The table's newest, its schema and partitions among it; empty where the log does not reach back to it."""
+        for commit in self.commits():
+            found = _action(self.checksum(commit.version) or b"").get("metadata")
+            if found is None and commit.reshapes:
+                actions = map(_action, (self.commit(commit.version) or b"").splitlines())
+                found = next((action["metaData"] for action in actions if "metaData" in action), None)
+            if found is not None:
+                return found
+        return {}
 
     def time_of(self, version: int) -> int | None:
         """When the commit was made, in milliseconds, as Delta tells it; None when that is not known."""
@@ -238,9 +252,9 @@ def local_log_of(log: DeltaLog) -> SourceLog | None:
 
 
 def _local(folder: Path) -> SourceLog:
-    def read(version: int) -> bytes | None:
+    def read(version: int, ending: str = "json") -> bytes | None:
         try:
-            return (folder / f"{version:020d}.json").read_bytes()
+            return (folder / f"{version:020d}.{ending}").read_bytes()
         except FileNotFoundError:
             return None
 
@@ -258,13 +272,13 @@ def _local(folder: Path) -> SourceLog:
         beside = folder / STAGED
         return _staged(path.name for path in beside.iterdir()) if beside.is_dir() else iter(())
 
-    return SourceLog(read, modified, versions, staged)
+    return SourceLog(read, modified, versions, staged, partial(read, ending=_CHECKSUM))
 
 
 def _stored(store: Store) -> SourceLog:
-    def read(version: int) -> bytes | None:
+    def read(version: int, ending: str = "json") -> bytes | None:
         try:
-            return store.read(f"{version:020d}.json")
+            return store.read(f"{version:020d}.{ending}")
         except NotFoundError:
             return None
 
@@ -275,7 +289,7 @@ def _stored(store: Store) -> SourceLog:
     def staged() -> Iterator[int]:
         return _staged(entry.path.rpartition("/")[2] for entry in store.list(f"{STAGED}/"))
 
-    return SourceLog(read, versions=versions, staged=staged)
+    return SourceLog(read, versions=versions, staged=staged, checksum=partial(read, ending=_CHECKSUM))
 
 
 def _versions(names: Iterable[str]) -> Iterator[int]:
