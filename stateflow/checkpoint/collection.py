@@ -97,6 +97,8 @@ class CollectionReport:
     """Savepoints that are not the job's to delete in this root, with the reason. No record names them any more."""
     lost: tuple[int, ...] = ()
     """Checkpoints that the retention keeps, and that somebody has deleted."""
+    there: frozenset[int] = frozenset()
+    """Slots that the log still has."""
 
     @property
     def warnings(self) -> list[str]:
@@ -270,6 +272,7 @@ def collect(
         undisposed=disposals.undisposed,
         left=disposals.left,
         lost=log.lost,
+        there=frozenset(log.slots).difference(removed),
     )
 
 

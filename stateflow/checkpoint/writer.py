@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal, cast
 
@@ -224,6 +224,7 @@ class Writer:
         """Deletes what no kept record needs. With `orphans` also the remains of crashed runs, which takes a listing of
         all files."""
         self._retained = retained
+        before = self._log
         report = collect(
             self.store,
             self.layout,
@@ -234,8 +235,9 @@ class Writer:
             dispose=dispose,
             job=self.job,
         )
-        for slot in (*report.removed, *report.lost):
-            self._forget(slot)
+        # Others collect, too: below the floor no record comes back, and each that stayed in this log would be walked for every batch.
+        gone = (slot for slot in before.slots if slot < before.floor and slot not in report.there)
+        self._forget({*report.removed, *report.lost, *gone})
         return report
 
     def _lost(self, ours: Record, theirs: Record) -> StateflowError:
@@ -268,10 +270,10 @@ class Writer:
             slots = {**self._log.slots, slot.number: slot}
             self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
 
-    def _forget(self, slot: int) -> None:
+    def _forget(self, gone: Set[int]) -> None:
         # Another thread collects while the next batch adds its record.
         with self._changing:
-            slots = {n: s for n, s in self._log.slots.items() if n != slot}
+            slots = {n: s for n, s in self._log.slots.items() if n not in gone}
             self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
 
 

@@ -246,6 +246,16 @@ def test_a_claim_that_knows_the_retention_collects_down_to_it_at_once(world: Wor
     check(world, settled=True)
 
 
+def test_a_run_forgets_the_records_that_somebody_else_collects(world: World) -> None:
+    writer = world.claim(retained=2)
+    for _ in range(5):
+        world.batch(writer)
+        world.collect(2)
+        writer.collect(2, orphans=False)
+    assert writer.log.slots.keys() == world.log().slots.keys()
+    check(world, settled=True)
+
+
 def test_between_batches_no_folder_of_files_is_listed(world: World, store: MemoryStore) -> None:
     writer = world.claim(retained=2)
     world.batch(writer)
