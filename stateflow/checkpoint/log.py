@@ -503,9 +503,7 @@ def _observe(
     else:
         slots = {slot.number: slot for slot in at_distance(store, read, chosen)}
     if bodies is not None:
-        listed = {(entry.path, entry.size) for folder in chosen for entry in folder.entries}
-        for key in [k for k in bodies if k[0].startswith(layout.log) and k not in listed]:
-            del bodies[key]
+        drop_unlisted(bodies, layout.log, (entry for folder in chosen for entry in folder.entries))
     unreadable = [path for slot in slots.values() for path in slot.unreadable]
     log = assemble(layout.job, identity, epochs, slots, unreadable)
     if not folders and identity is not None and LAST_EPOCH not in epochs:
@@ -600,6 +598,13 @@ def read_if_there(store: Store, path: str, kind: type[B]) -> B | None:
         return decode(store.read(path), kind, path)
     except NotFoundError:
         return None
+
+
+def drop_unlisted(bodies: BodyCache, prefix: str, entries: Iterable[Entry]) -> None:
+    """Drops the bodies below `prefix` that a listing of it lacks. A run lives for months, and what it has read goes."""
+    listed = {(entry.path, entry.size) for entry in entries}
+    for key in [key for key in bodies if key[0].startswith(prefix) and key not in listed]:
+        del bodies[key]
 
 
 def read_body(store: Store, path: str, size: int, kind: type[B], bodies: BodyCache | None) -> B:

@@ -13,6 +13,7 @@ from stateflow.checkpoint.log import (
     BodyCache,
     Log,
     SlotContent,
+    drop_unlisted,
     read_body,
     read_if_there,
     read_log,
@@ -133,7 +134,9 @@ def read_pins(
     pins: list[Pin] = []
     unreadable: dict[str, CorruptError | IncompatibleError] = {}
     bodies: BodyCache = {} if cache is None else cache
-    for entry in store.list(layout.pins):
+    entries = list(store.list(layout.pins))
+    drop_unlisted(bodies, layout.pins, entries)
+    for entry in entries:
         if (pin_id := entry.path.removeprefix(layout.pins)) in without:
             continue
         try:

@@ -199,3 +199,13 @@ def test_a_pin_whose_maker_died_before_it_was_refused_is_removed(world: World) -
     world.store.put(world.layout.pin("orphan"), encode(orphan))
     world.collect(2)
     assert list_pins(world.store, world.layout) == []
+
+
+def test_a_pin_that_is_released_leaves_the_cache_of_who_reads_on(world: World) -> None:
+    cache: dict[tuple[str, int], object] = {}
+    world.tag(slots(world)[-1], "v1")
+    assert len(list_pins(world.store, world.layout, cache=cache)) == 1
+    world.untag("v1")
+    kept = world.tag(slots(world)[-1], "v2")
+    assert list_pins(world.store, world.layout, cache=cache) == [kept]
+    assert [path for path, _ in cache] == [world.layout.pin(kept.id)]
