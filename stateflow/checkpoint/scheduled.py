@@ -6,19 +6,22 @@ continues an earlier try or begins again. Nothing here decides who owns a job.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from stateflow.checkpoint.control import RunOutcome
 from stateflow.checkpoint.log import read_if_there
-from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, decode, encode
 from stateflow.storage.local import in_held_root
 from stateflow.storage.store import Store, create_once
+from stateflow.storage.transfer import at_distance
+
+_log = logging.getLogger(__name__)
 
 MOST_MARKS = 1_000
 """A job keeps the marks of this many tasks of DAG runs. A task that is cleared later goes on as if it had none, or is refused."""
@@ -102,16 +105,30 @@ def recall(store: Store, layout: JobLayout, dag_run: str, task: str, *, recalled
         store.put(layout.scheduled(dag_run, task), encode(msgspec.structs.replace(mark, recalled=recalled)))
 
 
-@in_held_root
 def sweep(store: Store, layout: JobLayout) -> int:
-    """Deletes the oldest marks beyond `MOST_MARKS`. Returns how many. One that cannot be read stays: whoever looks for it tells."""
-    paths = [entry.path for entry in store.list(layout.scheduled_runs)]
-    if len(paths) <= MOST_MARKS:
+    """Deletes the oldest marks beyond `MOST_MARKS`, once there are some more. Returns how many. One that cannot be read stays: whoever
+    looks for it tells. No clean-up fails for marks that stay: they do no harm."""
+    try:
+        return _sweep(store, layout)
+    except StateflowError as error:
+        _log.warning("the oldest marks of DAG runs of job %s stay: %s", layout.job, error)
         return 0
-    began: dict[str, Micros] = {}
-    for path in paths:
-        with suppress(NotFoundError, CorruptError, IncompatibleError):  # not there: another sweep is at work
-            began[path] = decode(store.read(path), ScheduledRun, path).at
-    old = sorted(began, key=lambda path: began[path])[: max(0, len(began) - MOST_MARKS)]
-    store.delete(old)
+
+
+@in_held_root
+def _sweep(store: Store, layout: JobLayout) -> int:
+    paths = [entry.path for entry in store.list(layout.scheduled_runs)]
+    # Only the marks say when they were made. So all are read once in so many runs, instead of behind each run.
+    if len(paths) <= MOST_MARKS + MOST_MARKS // 10:
+        return 0
+
+    def began(path: str) -> Micros | None:
+        try:
+            return decode(store.read(path), ScheduledRun, path).at
+        except (NotFoundError, CorruptError, IncompatibleError):  # not there: another sweep is at work
+            return None
+
+    times = zip(at_distance(store, began, paths), paths, strict=True)
+    old = sorted((at, path) for at, path in times if at is not None)[:-MOST_MARKS]
+    store.delete([path for _, path in old])
     return len(old)

@@ -654,10 +654,7 @@ class Job(JobHandle):
                 orphans=True,
                 dispose=job._disposal(),
             )
-            try:
-                sweep(job.store, job.layout)
-            except StateflowError as error:
-                _log.warning("the oldest marks of DAG runs of job %s stay: %s", job.name, error)
+            sweep(job.store, job.layout)
             return report
 
     def kept_past(

@@ -11,6 +11,7 @@ from typing import Any
 
 from stateflow.checkpoint.control import Progress, report_progress
 from stateflow.checkpoint.retention import Retention
+from stateflow.checkpoint.scheduled import sweep
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.savepoints.dispose import dispose_claimed
@@ -70,6 +71,8 @@ class Tidying:
             report = writer.collect(retention, orphans=orphans, dispose=dispose)
             for sentence in report.warnings:
                 _log.warning("%s", sentence)
+            if orphans:
+                sweep(writer.store, writer.layout)
         except Exception as error:
             # Old checkpoints do no harm; the next collection tries again.
             _log.warning("checkpoints were not tidied up: %s", error)

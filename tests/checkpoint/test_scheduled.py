@@ -69,6 +69,18 @@ def test_the_oldest_marks_go_when_there_are_many(store: Store, monkeypatch: pyte
     assert scheduled.sweep(store, LAYOUT) == 0
 
 
+def test_marks_are_read_once_in_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "MOST_MARKS", 20)
+    store = MemoryStore()
+    ticks = itertools.count(1)
+    swept = []
+    for number in range(30):
+        scheduled.begin(store, LAYOUT, f"dag/{number}", "run", None, lambda: next(ticks))
+        swept.append(scheduled.sweep(store, LAYOUT))
+    assert [count for count in swept if count] == [3, 3, 3]
+    assert scheduled.find(store, LAYOUT, "dag/10", "run") is not None
+
+
 def test_a_mark_that_is_damaged_newer_or_just_deleted_keeps_no_other_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Progress
 from stateflow.spark.tidying import ORPHANS_EVERY, Tidying
+from tests.jobs.made import MadeJob
 
 
 class Slow(Tidying):
@@ -56,3 +59,17 @@ def test_behind_an_idle_run_the_next_checkpoint_begins_anew() -> None:
             slow.begun.wait(0.01)
     slow.end()
     assert slow.done == [(1, True), (2, False)]
+
+
+def test_a_run_that_looks_for_orphans_forgets_the_oldest_dag_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduled, "MOST_MARKS", 2)
+    made = MadeJob(tmp_path / "root")
+    for number in range(5):
+        scheduled.begin(made.store, made.layout, f"dag/{number}", "run", None, made.clock)
+    tidying = Tidying(made.writer, made.options(), made.clock)
+    tidying.begin(made.batch(), {})
+    tidying.end()
+    left = [scheduled.find(made.store, made.layout, f"dag/{number}", "run") for number in range(5)]
+    assert [mark is not None for mark in left] == [False, False, False, True, True]
