@@ -65,6 +65,10 @@ _PUBLIC = re.compile(
 """Options whose values an error may show. Every other value counts as a secret."""
 _OF_HDFS = "hdfs_"
 """Options for the checkpoint root of a job, when this is a savepoint elsewhere."""
+_ACCOUNT = ("account_name", "azure_storage_account_name")
+"""Both names of the client's option; in any case of letters."""
+_ACCOUNT_HOST = re.compile(r"https?://([^./:]+)\.(?:blob|dfs)\.", re.IGNORECASE)
+"""An endpoint of one account."""
 _BUCKET = re.compile(r"[A-Za-z0-9._$-]+\Z")
 _HOST = re.compile(r"[A-Za-z0-9.-]*\Z")
 _IGNORED = re.compile(r"[\t\r\n]")
@@ -538,6 +542,20 @@ def _client(
         return S3Store(root.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
     if root.scheme in _GCS:
         return GCSStore(root.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
-    if root.account:
-        config.setdefault("account_name", root.account)
+    config = _of_account(root, config)
     return AzureStore(root.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+
+
+def _of_account(root: _BucketRoot, config: dict[str, Any]) -> dict[str, Any]:
+    """The options with the account that the URL names. UsageError if they name another one, which the client would ask instead."""
+    if not root.account:
+        return config
+    for name, value in config.items():
+        host = _ACCOUNT_HOST.match(value) if name.lower().endswith("endpoint") else None
+        account = value if name.lower() in _ACCOUNT else host[1] if host else ""
+        if account and account.lower() != root.account.lower():
+            raise UsageError(
+                f"{root.url} is in the account {root.account!r}, and the storage option {name} names {account!r}: leave that option out, or correct "
+                "the URL"
+            )
+    return {k: v for k, v in config.items() if k.lower() not in _ACCOUNT} | {"account_name": root.account}

@@ -371,6 +371,24 @@ class TestCopies:
         assert copier(azure, ObjectStore("az://bucket/b", {**account, "account_name": "two"})) is None
         assert copier(azure, MemoryStore()) is None
 
+    @pytest.mark.parametrize("name", ["account_name", "azure_storage_account_name", "ACCOUNT_NAME"])
+    @pytest.mark.parametrize("key", ["account_key", "azure_storage_account_key"])
+    def test_an_account_is_the_one_that_the_url_names(self, name: str, key: str) -> None:
+        options = {name: "one", key: "a2V5"}
+        by_option = ObjectStore("az://bucket/a", options)
+        by_url = ObjectStore("abfss://bucket@one.dfs.core.windows.net/b", options)
+        assert copier(by_option, by_url) is not None
+        assert copier(by_url, ObjectStore("az://bucket@one/c", {key: "a2V5"})) is not None
+        with refused(UsageError, "abfss://bucket@two.", name, "'one'", "'two'"):
+            ObjectStore("abfss://bucket@two.dfs.core.windows.net/b", options)
+
+    @pytest.mark.parametrize("name", ["endpoint", "azure_storage_endpoint"])
+    def test_an_address_of_another_account_is_refused(self, name: str) -> None:
+        options = {name: "https://one.blob.core.windows.net", "account_key": "a2V5"}
+        ObjectStore("abfss://bucket@one.dfs.core.windows.net/b", options)
+        with refused(UsageError, "az://bucket@two/b", name, "'one'", "'two'"):
+            ObjectStore("az://bucket@two/b", options)
+
     def test_a_large_object_that_one_request_may_not_copy_is_copied_by_parts(
         self, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
