@@ -308,8 +308,10 @@ class LocalStore:
                     continue  # a collector removed the empty folder
                 try:
                     # The lock tells a collector that a living process owns this temporary file. It ends with the
-                    # process.
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    # process. NFS locks a file that is open for writing only in this mode, and one for reading
+                    # only in the collector's. Without locks a collector leaves the file alone.
+                    with suppress(OSError):
+                        fcntl.flock(descriptor, fcntl.LOCK_EX)
                     with os.fdopen(descriptor, "wb", closefd=False) as file:
                         if isinstance(content, bytes):
                             file.write(content)
@@ -608,7 +610,7 @@ def _remove_abandoned(folder: int, temp: str) -> None:
     except OSError:
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         os.unlink(temp, dir_fd=folder)
     except OSError:
         pass  # its owner lives, or has just removed it

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,6 +16,7 @@ import pytest
 
 from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
 from stateflow.storage.local import LocalStore
+from stateflow.storage.probe import probe_root
 from stateflow.storage.store import Entry, ExistsError
 from tests.refusals.refusal import refused
 from tests.storage.descriptors import whole_path
@@ -163,6 +166,46 @@ def test_an_unfinished_file_whose_writer_lives_is_left_alone(
     monkeypatch.setattr(os, "link", link_after_a_collector_came_by)
     store.create("job/chk-00000001/_metadata", b"y")
     assert store.list("") == [Entry("job/chk-00000001/_metadata", 1)]
+
+
+@pytest.fixture(params=["disk", "nfs", "none"])
+def locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The locks of the file system: NFS needs a file open for reading to share a lock, and for writing to hold one alone."""
+    real = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if request.param == "none":
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        wrong = os.O_WRONLY if operation & fcntl.LOCK_SH else os.O_RDONLY
+        if request.param == "nfs" and mode == wrong:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    return str(request.param)
+
+
+def test_a_root_needs_no_other_locks_than_those_of_its_file_system(
+    locks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: Callable[[], str]
+) -> None:
+    store = LocalStore(tmp_path / "root")
+    probe_root(store, ids)
+    store.put("job/pins/a", b"x")
+    (tmp_path / "root/job/pins/.tmp-dead").write_bytes(b"half")
+    living: list[bool] = []
+    real = os.link
+
+    def link_after_a_collector_came_by(source: Any, target: Any, **named: Any) -> None:
+        LocalStore(tmp_path / "root").delete(["job/pins/a"])
+        living.append(Path(whole_path(source, named["src_dir_fd"])).exists())
+        real(source, target, **named)
+
+    monkeypatch.setattr(os, "link", link_after_a_collector_came_by)
+    store.create("job/pins/b", b"y")
+    assert living == [True]
+    assert store.read("job/pins/b") == b"y"
+    assert (tmp_path / "root/job/pins/.tmp-dead").exists() == (locks == "none")
 
 
 def test_a_writer_whose_folder_or_file_is_removed_under_it_starts_again(
