@@ -44,6 +44,8 @@ class FakeHdfs:
     folders: set[str] = field(default_factory=lambda: {"/"})
     patience: int = 3
     """How often a create has to be tried before HDFS ends the file of a DataNode that has died."""
+    numbered: bool = True
+    """Whether it is asked through something that tells the numbers of files."""
     calls: list[tuple[str, str]] = field(default_factory=list)
     accident: Callable[[str, str], Accident | None] = lambda op, path: None
     before: Callable[[str, str], object] = lambda op, path: None
@@ -54,7 +56,9 @@ class FakeHdfs:
     def snapshot(self) -> FakeHdfs:
         """A copy without hooks and calls."""
         with self._lock:
-            return FakeHdfs(copy.deepcopy(self.files), set(self.folders), self.patience, _next=self._next)
+            return FakeHdfs(
+                copy.deepcopy(self.files), set(self.folders), self.patience, self.numbered, _next=self._next
+            )
 
     def ask(self, method: str, path: str, op: str, **parameters: str) -> dict[str, Any]:
         self._begin(op, path)
@@ -147,9 +151,8 @@ class FakeHdfs:
             return {"pathSuffix": name, "type": "DIRECTORY", "length": 0, "fileId": 0, "permission": "755"}
         inode = self._file(path)
         length = 0 if inode.open else len(inode.data)
-        return {
-            "pathSuffix": name, "type": "FILE", "length": length, "fileId": inode.id, "permission": inode.mode
-        }  # fmt: skip
+        status = {"pathSuffix": name, "type": "FILE", "length": length, "permission": inode.mode}
+        return {**status, "fileId": inode.id} if self.numbered else status
 
     def _list(self, path: str) -> list[dict[str, Any]]:
         if path not in self.folders:

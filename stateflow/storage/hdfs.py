@@ -129,7 +129,7 @@ class HdfsStore:
         for _ in range(_TRIES):
             status = self._present(path)
             with self._errors("read", path) as errors:
-                body = self._bytes(path, status, 0, status.length)
+                body = self._bytes(status, 0, status.length)
             if errors.gone or len(body) != status.length:
                 continue
             if self._is_torn(status, body[:LONGEST_LINE]):
@@ -180,7 +180,7 @@ class HdfsStore:
             try:
                 with self._errors("download", path) as errors:
                     size = 0
-                    for piece in self._pieces(path, status, 0, status.length):
+                    for piece in self._pieces(status, 0, status.length):
                         size += len(piece)
                         try:
                             file.write(piece)
@@ -203,7 +203,7 @@ class HdfsStore:
         status = self._present(source)
 
         def send() -> None:
-            self._write(target, self._pieces(source, status, 0, status.length), status.length, overwrite=True)
+            self._write(target, self._pieces(status, 0, status.length), status.length, overwrite=True)
 
         self._overwrite("copy to", target, send, missing=source)
         return status.length
@@ -212,7 +212,7 @@ class HdfsStore:
         for _ in range(_TRIES):
             status = self._present(path)
             with self._errors("read", path) as errors:
-                body = self._bytes(path, status, start, max(0, min(length, status.length - start)))
+                body = self._bytes(status, start, max(0, min(length, status.length - start)))
             if not errors.gone:
                 return body
         raise self._missing(path)
@@ -299,38 +299,36 @@ class HdfsStore:
     def _is_taken(self, path: str) -> bool:
         """Whether an object stands there. What broke off is removed."""
         status = self._status(self._at(path))
-        if status.folder or self._is_whole(path, status):
+        if status.folder or self._is_whole(status):
             return True
-        return self._became_whole(path, status)
+        return self._became_whole(status)
 
-    def _became_whole(self, path: str, status: _Status) -> bool:
+    def _became_whole(self, status: _Status) -> bool:
         """Whether a file that was not whole is so by now. If it stays as it is, it is removed."""
-        at = self._at(path)
-        if self._is_open(at, status):
+        if self._is_open(status):
             return False
         # Nobody writes it any more, so what it is now it stays. It may have become whole since the look before.
-        status = self._status(_by_id(at, status))
-        if self._is_whole(path, status):
+        status = self._status(_by_id(status))
+        if self._is_whole(status):
             return True
-        if status.id:
-            self._torn.add(status.id)
-            self._web.ask("DELETE", _by_id(at, status), "DELETE", recursive="false")
+        self._torn.add(status.id)
+        self._web.ask("DELETE", _by_id(status), "DELETE", recursive="false")
         return False
 
-    def _is_whole(self, path: str, status: _Status) -> bool:
+    def _is_whole(self, status: _Status) -> bool:
         if not status.has_length:
             return False
-        return not self._is_torn(status, self._bytes(path, status, 0, min(status.length, LONGEST_LINE)))
+        return not self._is_torn(status, self._bytes(status, 0, min(status.length, LONGEST_LINE)))
 
     def _is_torn(self, status: _Status, beginning: bytes) -> bool:
         """Whether the body is shorter than its first line states."""
         stated = stated_size(beginning)
         return stated is not None and status.length < stated
 
-    def _is_open(self, at: str, status: _Status) -> bool:
+    def _is_open(self, status: _Status) -> bool:
         """Whether somebody may still be writing it. A gateway may not say so."""
         try:
-            found = self._web.ask("GET", _by_id(at, status), "GET_BLOCK_LOCATIONS")
+            found = self._web.ask("GET", _by_id(status), "GET_BLOCK_LOCATIONS")
             return bool(found["LocatedBlocks"]["isUnderConstruction"])
         except HdfsAnswerError as error:
             if error.kind in _MISSING:
@@ -340,7 +338,18 @@ class HdfsStore:
             return True
 
     def _status(self, at: str) -> _Status:
-        return _status(self._web.ask("GET", at.rstrip("/") or "/", "GETFILESTATUS")["FileStatus"])
+        return self._said(self._web.ask("GET", at.rstrip("/") or "/", "GETFILESTATUS")["FileStatus"])
+
+    def _said(self, said: Mapping[str, Any]) -> _Status:
+        """UsageError without the number of a file: nothing else tells what broke off from what was created there since."""
+        folder, number = said["type"] == "DIRECTORY", int(said.get("fileId", 0))
+        if not folder and not number:
+            raise UsageError(
+                f"{self._url} is asked through a gateway that tells no fileId of a file, so that what broke off cannot be removed: "
+                "ask a NameNode, or the HttpFS of a newer Hadoop"
+            )
+        marked_empty = bool(int(str(said["permission"]), 8) & 0o100)
+        return _Status(str(said["pathSuffix"]), folder, int(said["length"]), number, marked_empty)
 
     def _inside(self, folder: str) -> Sequence[_Status]:
         """The entries directly in a folder; none when it is missing, or no folder."""
@@ -349,23 +358,22 @@ class HdfsStore:
             found = self._web.ask("GET", at, "LISTSTATUS")["FileStatuses"]["FileStatus"]
             # For a file it is the file itself, without a name.
             return [
-                _status(each)
+                self._said(each)
                 for each in found
                 if each["pathSuffix"] and not each["pathSuffix"].startswith(TEMP)
             ]
         assert errors.gone
         return []
 
-    def _pieces(self, path: str, status: _Status, start: int, length: int) -> Iterator[bytes]:
+    def _pieces(self, status: _Status, start: int, length: int) -> Iterator[bytes]:
         if length <= 0:
             return
-        where = _by_id(self._at(path), status)
-        with self._web.open(where, offset=str(start), length=str(length)) as response:
+        with self._web.open(_by_id(status), offset=str(start), length=str(length)) as response:
             while piece := _read(response):
                 yield piece
 
-    def _bytes(self, path: str, status: _Status, start: int, length: int) -> bytes:
-        return b"".join(self._pieces(path, status, start, length))
+    def _bytes(self, status: _Status, start: int, length: int) -> bytes:
+        return b"".join(self._pieces(status, start, length))
 
     def _delete(self, path: str) -> None:
         with self._errors("delete", path):
@@ -376,7 +384,7 @@ class HdfsStore:
         with suppress(HdfsAnswerError, UnheardError, StateflowError):
             for each in self._inside(f"{folder}/" if folder else ""):
                 if not each.folder and (not each.has_length or each.id in self._torn):
-                    self._became_whole(f"{folder}/{each.name}" if folder else each.name, each)
+                    self._became_whole(each)
             while folder:
                 self._web.ask("DELETE", f"{self._folder}{folder}", "DELETE", recursive="false")
                 folder = folder.rpartition("/")[0]
@@ -428,19 +436,9 @@ class _Errors:
         return False
 
 
-def _status(said: Mapping[str, Any]) -> _Status:
-    return _Status(
-        str(said["pathSuffix"]),
-        said["type"] == "DIRECTORY",
-        int(said["length"]),
-        int(said.get("fileId", 0)),
-        bool(int(str(said["permission"]), 8) & 0o100),
-    )
-
-
-def _by_id(at: str, status: _Status) -> str:
-    """The very file that the status was of, whatever its name leads to now. A gateway may not tell numbers."""
-    return f"/.reserved/.inodes/{status.id}" if status.id else at
+def _by_id(status: _Status) -> str:
+    """The very file that the status was of, whatever its name leads to now."""
+    return f"/.reserved/.inodes/{status.id}"
 
 
 def _read(response: Readable) -> bytes:

@@ -406,8 +406,8 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _HDFS,
-                "        status = self._status(_by_id(at, status))\n"
-                "        if self._is_whole(path, status):\n            return True\n",
+                "        status = self._status(_by_id(status))\n"
+                "        if self._is_whole(status):\n            return True\n",
                 "",
             ),
         ),
@@ -416,13 +416,18 @@ RULES: dict[str, tuple[Removal, ...]] = {
         (
             Patch(
                 _HDFS,
-                'self._web.ask("DELETE", _by_id(at, status), "DELETE"',
-                'self._web.ask("DELETE", at, "DELETE"',
+                "        return self._became_whole(status)\n",
+                "        self._named = self._at(path)\n        return self._became_whole(status)\n",
+            ),
+            Patch(
+                _HDFS,
+                'self._web.ask("DELETE", _by_id(status), "DELETE"',
+                'self._web.ask("DELETE", self._named, "DELETE"',
             ),
         ),
     ),
     "waiting for who still writes": (
-        (Patch(_HDFS, "        if self._is_open(at, status):\n            return False\n", ""),),
+        (Patch(_HDFS, "        if self._is_open(status):\n            return False\n", ""),),
     ),
     "a reader's patience": ((Patch(_HDFS, "_LOOKS = 10\n", "_LOOKS = 1\n"),),),
 }

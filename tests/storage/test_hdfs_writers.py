@@ -56,7 +56,7 @@ def cut_off(store: HdfsStore, path: str, arrives: int) -> None:
     """A client dies. Its DataNode notices, and closes the file."""
     begin(store, path, arrives).close()
     at = store._at(path)
-    wait_for(lambda: not store._is_open(at, store._status(at)))
+    wait_for(lambda: not store._is_open(store._status(at)))
 
 
 @pytest.mark.parametrize("arrives", [0, 1, 9, 40, len(BODY) - 1])

@@ -13,6 +13,7 @@ import pytest
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 from stateflow.format.records import Owner, encode, stated_size
 from stateflow.storage.hdfs import HdfsStore
+from stateflow.storage.probe import probe_root
 from stateflow.storage.store import ExistsError, create_once
 from stateflow.storage.webhdfs import HdfsAnswerError
 from tests.fake_hdfs import Accident, FakeHdfs
@@ -95,6 +96,27 @@ def test_a_folder_with_something_in_it_stays_and_so_does_what_is_being_written()
     store.delete(["job/epochs/00000008"])
     store.remove_root()
     assert list(web.files) == [f"/root/{PATH}"]
+
+
+def test_who_tells_no_numbers_of_files_is_refused_and_hides_nothing(ids: Callable[[], str]) -> None:
+    """What broke off would stay for ever, and all other files of the root would be taken for it."""
+    web = die_at(0.5)
+    made(web).put("job/job", record("a"))
+    web.numbered = False
+    store = made(web)
+    for call in (
+        lambda: store.read(PATH),
+        lambda: store.list("job/"),
+        lambda: store.create(PATH, record("b")),
+        lambda: probe_root(made(FakeHdfs(numbered=False)), ids),
+    ):
+        with refused(UsageError, "hdfs://namenode/root", "fileId", "NameNode"):
+            call()
+    web.numbered = True
+    with pytest.raises(NotFoundError):
+        store.read(PATH)
+    assert [entry.path for entry in store.list("job/")] == ["job/job"]
+    assert store.read("job/job") == record("a")
 
 
 def test_a_reader_deletes_nothing() -> None:
