@@ -17,7 +17,16 @@ from stateflow.storage.webhdfs import HdfsAccess, HdfsEndpoint
 SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
 PREFIX = "hdfs_"
 """Of every option that is meant for HDFS. Other options are for other stores, such as that of a savepoint."""
-_OPTIONS = ("endpoint", "user", "delegation_token", "kerberos", "ca_file", "connect_timeout", "timeout")
+_OPTIONS = (
+    "endpoint",
+    "nameservice",
+    "user",
+    "delegation_token",
+    "kerberos",
+    "ca_file",
+    "connect_timeout",
+    "timeout",
+)
 _HTTP, _HTTPS = 9870, 9871
 """The ports of a NameNode that nobody has changed."""
 _HOST = re.compile(r"[A-Za-z0-9._-]+\Z|\[[0-9A-Fa-f:.]+\]\Z")
@@ -55,17 +64,37 @@ def hdfs_root(url: str, options: Mapping[str, str], env: Mapping[str, str] = os.
         raise UsageError(
             f"{PREFIX}{unknown[0]} is no storage option of {url}: there are {', '.join(PREFIX + name for name in _OPTIONS)}"
         )
-    endpoints = _endpoints(url, known.get("endpoint", ""), parts.scheme, host, port)
+    endpoints = _endpoints(url, known, parts.scheme, host, port)
     return HdfsRoot(url.rstrip("/"), f"/{folder}/" if folder else "/", endpoints, _access(url, known, env))
 
 
-def _endpoints(url: str, given: str, scheme: str, host: str, port: int | None) -> tuple[HdfsEndpoint, ...]:
-    if not given:
-        if scheme == "hdfs":
-            # The port of an hdfs:// URL is not the one of HTTP.
-            return (HdfsEndpoint(host, _HTTP, False),)
-        secure = scheme == "swebhdfs"
-        return (HdfsEndpoint(host, port or (_HTTPS if secure else _HTTP), secure),)
+def _endpoints(
+    url: str, options: Mapping[str, str], scheme: str, host: str, port: int | None
+) -> tuple[HdfsEndpoint, ...]:
+    """Whom to ask. The addresses of the options count only for their own HDFS: a savepoint may be in another one than the root."""
+    given = options.get("endpoint", "")
+    secure = scheme == "swebhdfs"
+    # The port of an hdfs:// URL is not the one of HTTP.
+    named = None if scheme == "hdfs" else port
+    own = HdfsEndpoint(host, named or (_HTTPS if secure else _HTTP), secure)
+    found = _addresses(url, given) if given else (own,)
+    if scheme == "hdfs":
+        if host not in (options.get("nameservice", "").lower(), *(each.host for each in found)):
+            raise UsageError(
+                f"{PREFIX}endpoint is not known to be that of {host!r}, which {url} is in: if it is, set {PREFIX}nameservice to {host}, else name the "
+                "NameNode, as in swebhdfs://namenode:9871/path"
+            )
+        return found
+    if own not in found:
+        return (own,)
+    if secure and not all(endpoint.secure for endpoint in found):
+        raise UsageError(
+            f"{PREFIX}endpoint of {url} has an address without TLS: write https://, or webhdfs:// as root"
+        )
+    return found
+
+
+def _addresses(url: str, given: str) -> tuple[HdfsEndpoint, ...]:
     found = []
     for each in given.split(","):
         try:
@@ -83,10 +112,6 @@ def _endpoints(url: str, given: str, scheme: str, host: str, port: int | None) -
                 f"{PREFIX}endpoint of {url} is no list of addresses: write https://namenode:9871, or several with commas"
             )
         found.append(HdfsEndpoint(parts.hostname, named or (443 if secure else 80), secure))
-    if scheme == "swebhdfs" and not all(endpoint.secure for endpoint in found):
-        raise UsageError(
-            f"{PREFIX}endpoint of {url} has an address without TLS: write https://, or webhdfs:// as root"
-        )
     return tuple(found)
 
 

@@ -229,6 +229,7 @@ def test_the_token_is_in_no_error() -> None:
             "hdfs://namenode/root",
             {
                 "hdfs_endpoint": str(namenode.endpoint),
+                "hdfs_nameservice": "namenode",
                 "hdfs_delegation_token": "HUSH-token",
                 "hdfs_user": "me",
             },
@@ -336,10 +337,15 @@ def test_a_server_without_a_good_certificate_is_not_spoken_to(tmp_path: Path) ->
 def test_an_answer_that_is_not_webhdfs_is_an_error_of_the_store(body: bytes) -> None:
     with serving(lambda _: (200, {}, body)) as server:
         store = HdfsStore(
-            "hdfs://namenode/root", {"hdfs_endpoint": str(server.endpoint)}, pause=lambda _: None
+            f"webhdfs://127.0.0.1:{server.port}/root",
+            {"hdfs_endpoint": str(server.endpoint)},
+            pause=lambda _: None,
         )
         with pytest.raises(UnavailableError):
             store.read("job/job")
+
+
+BOTH = {"hdfs_endpoint": "http://nn1:9870,https://nn2:9871"}
 
 
 @pytest.mark.parametrize(
@@ -351,9 +357,15 @@ def test_an_answer_that_is_not_webhdfs_is_an_error_of_the_store(body: bytes) -> 
         ("swebhdfs://nn/a", {}, ["https://nn:9871"]),
         (
             "hdfs://prod/a",
-            {"hdfs_endpoint": "https://nn1:9871, https://nn2:9871"},
+            {"hdfs_endpoint": "https://nn1:9871, https://nn2:9871", "hdfs_nameservice": "Prod"},
             ["https://nn1:9871", "https://nn2:9871"],
         ),
+        ("hdfs://nn1:8020/a", BOTH, ["http://nn1:9870", "https://nn2:9871"]),
+        ("webhdfs://nn1/a", BOTH, ["http://nn1:9870", "https://nn2:9871"]),
+        # The options are those of another HDFS, and the URL says itself whom to ask.
+        ("webhdfs://dr:9870/a", BOTH, ["http://dr:9870"]),
+        ("webhdfs://nn1:14000/a", BOTH, ["http://nn1:14000"]),
+        ("swebhdfs://nn1/a", BOTH, ["https://nn1:9871"]),
     ],
 )
 def test_a_root_names_whom_to_ask(url: str, options: dict[str, str], asked: list[str]) -> None:
@@ -375,7 +387,9 @@ def test_a_root_names_whom_to_ask(url: str, options: dict[str, str], asked: list
         ("hdfs://nn/a", {"hdfs_endpiont": "x"}, "hdfs_endpiont is no storage option"),
         ("hdfs://nn/a", {"hdfs_endpoint": "nn:9870"}, "no list of addresses"),
         ("hdfs://nn/a", {"hdfs_endpoint": "http://me:secret@nn"}, "no list of addresses"),
-        ("swebhdfs://nn/a", {"hdfs_endpoint": "http://nn:9870"}, "an address without TLS"),
+        ("swebhdfs://nn2/a", BOTH, "an address without TLS"),
+        ("hdfs://prod/a", BOTH, "'prod'.* set hdfs_nameservice to prod"),
+        ("hdfs://dr/a", {**BOTH, "hdfs_nameservice": "prod"}, "'dr'"),
         ("hdfs://nn/a", {"hdfs_kerberos": "yes"}, "neither true nor false"),
         ("hdfs://nn/a", {"hdfs_kerberos": "true", "hdfs_delegation_token": "secret"}, "exclude each other"),
         ("hdfs://nn/a", {"hdfs_timeout": "soon"}, "no number of seconds"),

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from stateflow.jobs.job import Job
 
 _PREFIX = "STATEFLOW_"
-_PLAIN = ("region", "endpoint", "bucket", "allow_http", "style", "timeout", "retries", "account_name")
+_PLAIN = (
+    "region",
+    "endpoint",
+    "bucket",
+    "allow_http",
+    "style",
+    "timeout",
+    "retries",
+    "account_name",
+    "nameservice",
+)
 """Storage options with these parts in their names are no secrets: a log may show them."""
 
 
