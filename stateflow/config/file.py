@@ -112,4 +112,7 @@ def beside(file: Path, place: str) -> str:
     """A place as the file means it: a relative folder is one beside the file, from wherever the command is typed."""
     if not place or place.startswith(("/", "~")) or _URL.match(place):
         return place
-    return os.path.normpath(file.absolute().parent / place)
+    folder = file.absolute().parent / place
+    plain = os.path.normpath(folder)
+    # Behind a link `..` leads elsewhere for the system than for Spark. Then it stays, for whoever opens the folder to refuse.
+    return plain if os.path.realpath(folder) == os.path.realpath(plain) else str(folder)

@@ -36,4 +36,14 @@ def file_folder(url: str) -> Path:
         raise UsageError(
             f"{without_secrets(url)!r} is not a local folder: write file:///absolute/path or the plain path"
         )
-    return Path(os.path.normpath(folder))
+    return plain_folder(folder)
+
+
+def plain_folder(path: str | Path) -> Path:
+    """The absolute folder without `..`. UsageError where the system goes elsewhere: on from where a link before the `..` leads."""
+    plain = os.path.normpath(path)
+    if ".." in Path(path).parts and (real := os.path.realpath(path)) != os.path.realpath(plain):
+        raise UsageError(
+            f"{path} is {real} for the system and {plain} for Spark, since a link stands before its '..': write the folder that you mean"
+        )
+    return Path(plain)

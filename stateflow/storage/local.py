@@ -30,7 +30,7 @@ from stateflow.storage.beneath import (
     rename_beside,
     scanned,
 )
-from stateflow.storage.file_urls import file_url
+from stateflow.storage.file_urls import file_url, plain_folder
 from stateflow.storage.store import (
     PIECE,
     TEMP,
@@ -63,8 +63,8 @@ class LocalStore:
 
     def __init__(self, root: Path, fsync: bool = True, *, below: Path | None = None) -> None:
         """`below`: another root that holds this one. Then no link between the two is followed either."""
-        self._root = Path(os.path.normpath(root.absolute()))
-        self._top = self._root if below is None else Path(os.path.normpath(below.absolute()))
+        self._root = plain_folder(root.absolute())
+        self._top = self._root if below is None else plain_folder(below.absolute())
         """Where every walk begins."""
         self._way = self._root.relative_to(self._top).parts
         self._url = file_url(self._root)

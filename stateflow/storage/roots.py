@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from stateflow.errors import CorruptError, UsageError
 from stateflow.masking import masked
-from stateflow.storage.file_urls import file_folder, file_url
+from stateflow.storage.file_urls import file_folder, file_url, plain_folder
 from stateflow.storage.local import LocalStore
 from stateflow.storage.places import host_and_path
 from stateflow.storage.store import Store
@@ -141,7 +141,7 @@ def local_folder(url: str) -> Path | None:
             "folder of that name"
         )
     if scheme is None:
-        return Path(os.path.normpath(Path(url).expanduser().absolute()))
+        return plain_folder(Path(url).expanduser().absolute())
     return file_folder(url) if (scheme[1] or scheme[2]).lower() == "file" else None
 
 

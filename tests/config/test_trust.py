@@ -238,3 +238,9 @@ def test_a_relative_folder_of_a_file_lies_beside_the_file(tmp_path: Path, env: d
         assert root(place) == place
     # On a command line it is the working folder's.
     assert load(cli={"checkpoint_dir": "roots"}, env=env, folder=here).checkpoint_dir == "roots"
+    # Behind a link it is for whoever opens it to say which folder that is.
+    (tmp_path / "link").symlink_to(config)
+    assert root("../link/roots") == f"{tmp_path}/link/roots"
+    (here / "deep").mkdir()
+    (config / "far").symlink_to(here / "deep")
+    assert root("far/../roots") == f"{config}/far/../roots"

@@ -14,6 +14,7 @@ from stateflow.errors import UsageError
 from stateflow.storage.file_urls import file_url
 from stateflow.storage.local import LocalStore
 from stateflow.storage.objects import ObjectStore
+from stateflow.storage.places import host_and_path
 from stateflow.storage.roots import open_store
 from tests.memory_store import MemoryStore
 from tests.refusals.refusal import refused
@@ -39,6 +40,24 @@ def test_a_folder_is_a_root_however_it_is_written(tmp_path: Path, monkeypatch: p
     assert {store.url for store in stores} == {f"file://{tmp_path}/root"}
     assert all(store is stores[0] for store in stores)
     assert stores[0].local_root == tmp_path / "root"
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_a_folder_that_spark_and_the_system_find_in_two_places_is_refused(
+    prefix: str, tmp_path: Path
+) -> None:
+    (tmp_path / "disk/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("disk/deep")
+    for act in (
+        lambda: open_store(f"{prefix}{tmp_path}/link/../root"),
+        lambda: LocalStore(tmp_path / "link/../root"),
+        lambda: host_and_path(f"{prefix}{tmp_path}/link/../root"),
+    ):
+        with refused(UsageError, f"{tmp_path}/link/../root", f"{tmp_path}/disk/root", f"{tmp_path}/root"):
+            act()
+    assert list(tmp_path.rglob("root")) == []
+    assert open_store(f"{prefix}{tmp_path}/disk/deep/../root").local_root == tmp_path / "disk/root"
+    assert open_store(f"{prefix}{tmp_path}/disk/../link/root").local_root == tmp_path / "link/root"
 
 
 @pytest.mark.parametrize("url", ["s3:/bucket/root", "S3:/bucket/root", "hdfs:/user/root", "gs:/"])
