@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,8 @@ class OpenFolder:
     """The folders from a root to one below it, open. Close it, or use it in a `with`.
 
     FileNotFoundError when one is missing, NotADirectoryError when one is a file, LinkError when one is a link. With
-    `make` the missing ones are made; with `partial` the walk ends before the first that is missing or is a file.
+    `make` the missing ones are made, each after a call with its path; with `partial` the walk ends before the first that is
+    missing or is a file.
     `opened`: a descriptor of the root. Then the walk begins there, whatever the root's name leads to by now.
     """
 
@@ -49,7 +50,7 @@ class OpenFolder:
         root: Path,
         names: Sequence[str],
         *,
-        make: bool = False,
+        make: Callable[[Path], object] | None = None,
         partial: bool = False,
         opened: int | None = None,
     ) -> None:
@@ -136,18 +137,22 @@ class OpenFolder:
         if not stat.S_ISREG(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, "not a file", name)
 
-    def _enter(self, name: str, make: bool) -> int:
+    def _enter(self, name: str, make: Callable[[Path], object] | None) -> int:
         above = self.descriptors[-1]
         try:
             return _below(above, name)
         except FileNotFoundError:
-            if not make:
+            if make is None:
                 raise
         except LinkError:
-            raise LinkError(str(self.root.joinpath(*self.names[: len(self.descriptors) - 1], name))) from None
+            raise LinkError(str(self._path_of(name))) from None
+        make(self._path_of(name))
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=above)
-        return self._enter(name, False)
+        return self._enter(name, None)
+
+    def _path_of(self, name: str) -> Path:
+        return self.root.joinpath(*self.names[: len(self.descriptors) - 1], name)
 
 
 def link_regular(
@@ -231,13 +236,14 @@ def permissions(descriptor: int) -> int:
     return stat.S_IMODE(os.fstat(descriptor).st_mode) & ANYBODY | stat.S_IRUSR | stat.S_IWUSR
 
 
-def _root(root: Path, make: bool) -> int:
+def _root(root: Path, make: Callable[[Path], object] | None) -> int:
     try:
         return os.open(root, _ENTER)
     except FileNotFoundError:
-        if not make:
+        if make is None:
             raise
     for folder in (*reversed(root.parents), root):
+        make(folder)
         # FileNotFoundError: a collector removed the empty parent just now. The open below then raises.
         with suppress(FileExistsError, FileNotFoundError):
             folder.mkdir()

@@ -72,7 +72,8 @@ class LocalStore:
         self._held: int | None = None
         """A descriptor of the root, while an operation holds it: see `held_root`."""
         self._anchored: dict[str, int] = {}
-        """Folders whose own name is known to be on disk, with their inode: a folder made again has another inode."""
+        """Folders whose own name is known to be on disk, with their inode. A folder made again may have the same one: this process
+        forgets what it makes or removes, and another one forces to disk what it makes before its own record counts."""
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self._root)!r})"
@@ -261,6 +262,7 @@ class LocalStore:
             ):
                 raise OSError(errno.ESTALE, "another folder by now", str(self._root))
             os.rmdir(way[-1], dir_fd=above.descriptor)
+            self._forget(self._root)
 
     @contextmanager
     def holding(self) -> Iterator[Self]:
@@ -283,9 +285,10 @@ class LocalStore:
         return self._open_folder(path.split("/")[:-1], make=make)
 
     def _open_folder(self, names: Iterable[str], *, make: bool = False, partial: bool = False) -> OpenFolder:
+        forget = self._forget if make else None
         if self._held is not None:
-            return OpenFolder(self._root, tuple(names), make=make, partial=partial, opened=self._held)
-        return OpenFolder(self._top, (*self._way, *names), make=make, partial=partial)
+            return OpenFolder(self._root, tuple(names), make=forget, partial=partial, opened=self._held)
+        return OpenFolder(self._top, (*self._way, *names), make=forget, partial=partial)
 
     def _publish(
         self,
@@ -440,6 +443,12 @@ class LocalStore:
             self._anchored.clear()
         self._anchored[path] = inode
 
+    def _forget(self, folder: Path) -> None:
+        """The folder is made now, or was removed, and so are those below it."""
+        for path in list(self._anchored):
+            if path == str(folder) or path.startswith(f"{folder}/"):
+                self._anchored.pop(path, None)
+
     def _listed(self, folder: str, stem: str, unfinished: bool = False) -> Iterator[Entry]:
         try:
             opened = self._open_folder(_names(folder))
@@ -460,16 +469,15 @@ class LocalStore:
                     for item in scan:
                         if item.name.startswith(TEMP):
                             _remove_abandoned(here, item.name)
-            own = list(zip(folder.descriptors, folder.names, strict=False))[
-                0 if self._held is not None else len(self._way) :
-            ]
-            for above, name in reversed(own):
+            own = 0 if self._held is not None else len(self._way)
+            for depth in reversed(range(own, min(len(folder.names), len(folder.descriptors)))):
                 try:
-                    os.rmdir(name, dir_fd=above)
+                    os.rmdir(folder.names[depth], dir_fd=folder.descriptors[depth])
                 except FileNotFoundError:
                     pass
                 except OSError:
                     return  # not empty: it holds another object, or somebody is writing one
+                self._forget(folder.root.joinpath(*folder.names[: depth + 1]))
 
     @contextmanager
     def _errors(self, target: Path, path: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -231,6 +232,60 @@ def test_folders_that_a_dead_writer_made_are_made_durable_by_the_next(
     for disk, root, _ in every_crash(create, tmp_path, monkeypatch):
         LocalStore(root).create("job/chk-00000001/_metadata", b"outcome")
         assert disk.possible("mnt/root/job/chk-00000001/_metadata") == {"whole"}
+
+
+@pytest.fixture
+def one_inode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system such as ext4 gives a new folder the inode of one that was removed just before."""
+
+    def of_one_inode(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def status(*args: Any, **named: Any) -> os.stat_result:
+            found = list(real(*args, **named))
+            return os.stat_result([found[0], 1 if stat.S_ISDIR(found[0]) else found[1], *found[2:]])
+
+        return status
+
+    for name in ("stat", "fstat"):
+        monkeypatch.setattr(os, name, of_one_inode(getattr(os, name)))
+
+
+@pytest.mark.usefixtures("one_inode")
+@pytest.mark.parametrize("by_itself", [True, False])
+@pytest.mark.parametrize("kept", [[], ["job/job"], ["job/chk-00000002/_pending"]])
+def test_a_folder_that_is_made_again_is_durable_again(
+    kept: list[str], by_itself: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(tmp_path)
+    with disk.watched(monkeypatch):
+        store = LocalStore(tmp_path / "root")
+        for path in (*kept, PATH):
+            store.create(path, BODY)
+        collector = store if by_itself else LocalStore(tmp_path / "root")
+        collector.delete([PATH])
+        if not kept:
+            collector.remove_root()
+        store.create(PATH, BODY)
+        assert disk.possible(f"root/{PATH}") == {"whole"}
+
+
+@pytest.mark.usefixtures("one_inode")
+def test_who_has_removed_a_folder_relies_on_nobody_to_have_made_it_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for point in range(10):
+        base = tmp_path / f"crash{point}"
+        base.mkdir()
+        disk = Disk(base)
+        with disk.watched(monkeypatch):
+            store = LocalStore(base / "root")
+            create(store)
+            store.delete([PATH])
+            disk.die_at = disk.steps + point
+            with suppress(CrashError):
+                create(LocalStore(base / "root"))
+            disk.dead, disk.die_at = False, None
+            store.create("job/chk-00000001/_metadata", b"outcome")
+            assert disk.possible("root/job/chk-00000001/_metadata") == {"whole"}
 
 
 def test_an_uploaded_file_is_on_disk_before_a_record_can_name_it(
