@@ -108,9 +108,10 @@ class Pods:
             backend.write(changes.items())
             self.entries.update(changes)
             task.finish(index, backend, (None, None))
+        # Before the files that follow behind the batch are on their way.
+        figures = task.figures()
         self.shards = task.handles()
         task.close()
-        figures = task.figures()
         return figures
 
     def read(self) -> dict[bytes, bytes]:
