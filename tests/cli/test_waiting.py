@@ -30,7 +30,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Builder:
         def __getattr__(self, name: str) -> Callable[..., Builder]:
-            return lambda *_: self
+            return lambda *_, **__: self
 
         def getOrCreate(self) -> None:
             raise StateflowError(ANSWER)
