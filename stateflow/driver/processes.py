@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.processes import same_host
 from stateflow.config.options import drivers_folder
 from stateflow.driver import supervisor
 from stateflow.errors import UnavailableError
 from stateflow.format.layout import checked_name
+from stateflow.format.records import Owner
 from stateflow.private_folders import make_private
 
 if TYPE_CHECKING:
@@ -50,6 +53,14 @@ class DriverProcess:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read = 0
+
+    @classmethod
+    def find(cls, folder: Path) -> DriverProcess | None:
+        """The driver of a folder that other containers may share. None while it runs in another one: of its processes nothing is seen
+        here, and its heartbeat says whether it lives."""
+        command = supervisor.read(folder / "command.json")
+        seen = command is not None and (_is_here(command) or (folder / "exit").exists())
+        return cls(folder) if seen else None
 
     @property
     def name(self) -> str:
@@ -103,7 +114,7 @@ class DriverProcess:
 
 
 class DriverFolder:
-    """The drivers that one task of a scheduler has started on this host, one after the other."""
+    """The drivers that one task of a scheduler has started with this cache folder, one after the other."""
 
     def __init__(
         self, job: str, dag_run: str, task: str, root: str = "", *, folder: Path | None = None
@@ -119,9 +130,9 @@ class DriverFolder:
         return cls(spec.job, spec.dag_run, spec.task, spec.root)
 
     def newest(self) -> DriverProcess | None:
-        """The driver that was started last."""
+        """The driver that was started last, if this host can tell how it is."""
         commands = sorted(self._folder.glob("*/command.json"))
-        return DriverProcess(commands[-1].parent) if commands else None
+        return DriverProcess.find(commands[-1].parent) if commands else None
 
     def start(
         self,
@@ -148,10 +159,13 @@ class DriverFolder:
             raise UnavailableError(
                 f"the folder {folder.parent} cannot be written to by this user: set STATEFLOW_CACHE_DIR to a folder of this user"
             ) from None
+        here = this_process()
         supervisor.write(
             folder / "command.json",
-            {"argv": list(argv), "cwd": str(cwd), "above": above, "host": socket.gethostname()},
-        )
+            {
+                "argv": list(argv), "cwd": str(cwd), "above": above, "host": here.host, "pid_scope": here.pid_scope,
+            },
+        )  # fmt: skip
         variables = {}
         if temporary:
             (folder / supervisor.TEMPORARY).mkdir()
@@ -181,7 +195,8 @@ class DriverFolder:
 def _sweep_driver(command: Path, now: float) -> None:
     folder = command.parent
     ended = supervisor.read(folder / "exit")
-    # Containers may share the folder. Of processes in another one nothing is seen here.
+    # Containers may share the folder. Of processes in another one nothing is seen here. The name alone counts: a container that was
+    # made again under its name deletes what the drivers of the old one left.
     elsewhere = (supervisor.read(command) or {}).get("host") not in (None, socket.gethostname())
     if ended is None and not elsewhere:
         lives = any(_alive(supervisor.read(folder / who)) for who in (supervisor.ITSELF, "driver"))
@@ -192,6 +207,13 @@ def _sweep_driver(command: Path, now: float) -> None:
     at = float(ended["at"]) if ended else _last_sign(folder)
     if now - at > LOG_DAYS * 86_400:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_here(command: Mapping[str, Any]) -> bool:
+    """Whether the numbers of a driver's processes count in this host's table of processes. Older drivers say less of themselves."""
+    here = this_process()
+    noted = Owner("", host=command.get("host", here.host), pid_scope=command.get("pid_scope", here.pid_scope))
+    return same_host(noted, here)
 
 
 def _last_sign(folder: Path) -> float:

@@ -661,6 +661,23 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
         )
 
 
+@pytest.mark.parametrize("host", ["", "another"])
+def test_a_triggerer_that_shares_only_the_folder_of_a_driver_that_starts_does_not_count_it_as_lost(
+    method: Method, tmp_path: Path, host: str
+) -> None:
+    with pytest.raises(TaskDeferred) as deferral:
+        operator(Gone(method.root), deferrable=True).execute(context())
+    _, fields = deferral.value.trigger.serialize()
+    command = {"argv": [], "cwd": "/", **({"host": host} if host else {})}
+    (tmp_path / "command.json").write_text(json.dumps(command))
+    fields["handover"] = {"above": 1, "folder": str(tmp_path)}
+    if host:
+        with pytest.raises(TimeoutError):
+            fired(StateflowRunTrigger, fields, 0.5)
+    else:
+        assert "was gone" in fired(StateflowRunTrigger, fields)["given_up"]
+
+
 @pytest.mark.parametrize("state", ["deferred", "failed", "unknown"])
 def test_a_triggerer_that_another_one_stands_in_for_stops_no_run(method: Method, state: str) -> None:
     gone = Gone(method.root)

@@ -45,12 +45,12 @@ def pid_of(driver: DriverProcess, who: str) -> int:
 
 def test_output_exit_code_and_environment(drivers: DriverFolder, tmp_path: Path) -> None:
     script = "import os, sys; print('hello', os.environ['WHO'], os.getcwd()); sys.exit(4)"
-    driver = drivers.start(python(script), {"WHO": "me"}, tmp_path)
+    driver = drivers.start(python(script), {"WHO": "hush"}, tmp_path)
     until(lambda: driver.look().exit_code is not None)
     assert driver.look().exit_code == 4
-    assert driver.output() == [f"hello me {tmp_path}"]
+    assert driver.output() == [f"hello hush {tmp_path}"]
     assert driver.output() == []
-    assert "me" not in (driver.folder / "command.json").read_text().split(script)[-1]
+    assert "hush" not in (driver.folder / "command.json").read_text().split(script)[-1]
 
 
 def test_a_driver_gets_the_variables_that_it_is_given_and_no_others(
@@ -332,6 +332,38 @@ def of_another_container(drivers: DriverFolder, tmp_path: Path) -> DriverProcess
     for each in driver.folder.iterdir():
         os.utime(each, (long_ago, long_ago))
     return driver
+
+
+@pytest.mark.parametrize(
+    "place", [{"host": "another"}, {"pid_scope": "of a container with this host's name"}]
+)
+def test_a_driver_in_a_container_that_shares_the_folder_is_followed_by_its_heartbeat_until_it_ends(
+    drivers: DriverFolder, tmp_path: Path, place: dict[str, str]
+) -> None:
+    driver = drivers.start(python("pass"), {}, tmp_path)
+    until((driver.folder / "exit").exists)
+    (driver.folder / "exit").unlink()
+    command = supervisor.read(driver.folder / "command.json")
+    assert command is not None
+    assert drivers.newest() is not None
+    supervisor.write(driver.folder / "command.json", {**command, **place})
+    assert drivers.newest() is None
+    supervisor.write(driver.folder / "exit", {"code": 3, "at": time.time()})
+    found = drivers.newest()
+    assert found is not None
+    assert found.look().exit_code == 3
+
+
+def test_a_driver_whose_folder_does_not_say_where_it_runs_is_looked_for_here(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
+    driver = drivers.start(python("import time; time.sleep(60)"), {}, tmp_path)
+    supervisor.write(driver.folder / "command.json", {"argv": [], "cwd": "/"})
+    found = drivers.newest()
+    assert found is not None
+    assert found.look().running
+    found.stop(0)
+    until((driver.folder / "exit").exists)
 
 
 @pytest.mark.parametrize("sign", ["output.log", supervisor.ITSELF, "temporary", ""])

@@ -121,8 +121,7 @@ class _Known:
         self._folder = folder
 
     def find(self, spec: Any) -> Any:
-        there = bool(self._folder) and (Path(self._folder) / "command.json").is_file()
-        return DriverProcess(Path(self._folder)) if there else None
+        return DriverProcess.find(Path(self._folder)) if self._folder else None
 
     def launch(self, spec: Any) -> Any:
         raise NotImplementedError("a trigger starts nothing")
