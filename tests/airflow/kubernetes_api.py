@@ -177,6 +177,8 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             if found is None:
                 return 404, status_of(404, f"{kind} {name!r} not found")
             if match["sub"]:
+                if int(query.get("sinceSeconds", 1)) < 1:
+                    return 422, status_of(422, "sinceSeconds: must be greater than 0")
                 return 200, self.log(name, query)
             if self.command == "DELETE":
                 del cluster.objects[kind, name]

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Timer
@@ -241,6 +242,36 @@ def test_lines_of_the_log_come_once_and_in_their_order(cluster: Cluster, submiss
     assert driver.output() == ["stateflow: the table is away"]
     assert driver.last_words()[-1] == "stateflow: the table is away"
     assert launcher().find(SPEC).launch == driver.launch, "another process reads from the beginning"
+
+
+def test_lines_of_the_log_come_also_after_the_worker_s_clock_was_set_back(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = launcher().launch(SPEC)
+    cluster.driver(submission.labels())
+    cluster.begins()
+    driver.look()
+    assert driver.output() == []
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+    cluster.says("checkpoint 1")
+    assert driver.output() == ["checkpoint 1"]
+
+
+def test_a_log_that_kubernetes_does_not_give_ends_no_following(
+    cluster: Cluster, submission: Submission
+) -> None:
+    driver = launcher().launch(SPEC)
+    cluster.driver(submission.labels())
+    cluster.begins()
+    driver.look()
+    cluster.refuses = 403
+    [line] = driver.output()
+    assert "get pods/log" in line
+    assert driver.output() == driver.last_words() == [], "it is told once"
+    cluster.refuses = 0
+    cluster.says("checkpoint 1")
+    assert driver.output() == ["checkpoint 1"]
 
 
 def test_a_stop_leaves_the_killing_to_the_node(cluster: Cluster, submission: Submission) -> None:

@@ -145,6 +145,8 @@ class DriverPod:
         self._handed_over = False
         self._read_at: float | None = None
         self._stamp = ""
+        self._refused = ""
+        """Why Kubernetes gives no lines of its log."""
 
     @property
     def name(self) -> str:
@@ -208,11 +210,14 @@ class DriverPod:
             return [*lines, *self._new_lines(self._pod)]
         except UnavailableError:
             return lines
+        except UsageError as error:  # the run is followed without its lines, too
+            told, self._refused = self._refused, str(error)
+            return lines if told == self._refused else [*lines, self._refused]
 
     def _new_lines(self, pod: Mapping[str, Any]) -> Iterator[str]:
-        now, since = time.time(), {}
+        now, since = time.monotonic(), {}
         if self._read_at is not None:
-            since = {"since_seconds": int(now - self._read_at) + 10}  # the clocks of two hosts differ
+            since = {"since_seconds": int(now - self._read_at) + 10}  # the question takes its time, too
         for line in self._pods.log(pod, timestamps=True, **since):
             stamp, _, text = line.partition(" ")
             if stamp > self._stamp:
@@ -226,7 +231,7 @@ class DriverPod:
             return self._submission.last_words() if self._submission is not None else []
         try:
             return [line for line in self._pods.log(self._pod, tail_lines=20) if line.strip()]
-        except UnavailableError:
+        except (UnavailableError, UsageError):
             return []
 
     def stop(self, grace: float) -> None:
