@@ -44,7 +44,7 @@ SIGNALS = 0
 CLAIM = 0.5
 """Seconds to try to become the keeper: whoever asks whether there is one has the lock for a moment."""
 MOST_PAUSE = 60.0
-"""The longest pause, in seconds, before another start after starts that failed one after the other."""
+"""The longest pause, in seconds, before another start: it doubles with each start that fails after another one."""
 GRACE = 10.0
 """Seconds that an application that is told to end at once has for it, before it is killed."""
 LAST_WORK = 30.0
@@ -76,7 +76,8 @@ class Keeper:
         self._applications: dict[int, _Application] = {}
         self._current: _Application | None = None
         self._next = 1
-        self._failures = 0
+        self._pause = 0.0
+        """Seconds before another start. It grows with each one that fails; an application that has started ends it."""
         self._start_at = 0.0
         self._ending = False
         self._stopping = False
@@ -119,7 +120,7 @@ class Keeper:
 
     @property
     def _has_never_worked(self) -> bool:
-        return self._failures > 0 and self._next == 2
+        return self._pause > 0 and self._next == 2
 
     @property
     def _starting(self) -> _Application | None:
@@ -189,7 +190,7 @@ class Keeper:
             self._end(application)
             return
         application.ready, application.processes = True, message["processes"]
-        self._failures = 0
+        self._pause = 0.0
         before, self._current = self._current, application
         log(
             f"application {application.number} takes runs (JVM {application.processes.get('jvm', 'elsewhere')})"
@@ -239,13 +240,13 @@ class Keeper:
 
     def _try_later(self, why: str, *, failed: bool) -> None:
         """Sets when another application starts. `failed`: if the last one has not started."""
-        self._failures += failed
+        if failed:
+            self._pause = min(MOST_PAUSE, 2 * self._pause + 1)
         if self._has_never_worked:
             log(f"{why}: the host ends, since its first one did not start")
             return
-        pause = min(MOST_PAUSE, 2.0**self._failures - 1) if self._failures else 0.0
-        self._start_at = time.monotonic() + pause
-        log(f"{why}: {f'another one starts in {pause:.0f} s' if pause else 'another one starts'}")
+        self._start_at = time.monotonic() + self._pause
+        log(f"{why}: another one starts{f' in {self._pause:.0f} s' if self._pause else ''}")
 
     def _on_signal(self, number: int, frame: object) -> None:
         """Only notes it: a signal may come while the keeper tells an application something, whose pipe takes one word at a time."""

@@ -124,6 +124,20 @@ for line in sys.stdin:
 BACKWARDS = (
     "import time; real, began = time.time, time.time(); time.time = lambda: began - 100 * (real() - began); "
 )
+IMPATIENT = """
+import queue, subprocess
+from stateflow.hosts import keeper
+class Full(subprocess.Popen):
+    def __init__(self, command, **given):
+        if command[-1] != "1":
+            raise OSError("no process is left")
+        super().__init__(command, **given)
+class Now(queue.SimpleQueue):
+    def get(self, timeout):
+        return super().get(timeout=0.0001)
+keeper.subprocess.Popen, keeper.queue.SimpleQueue, keeper.MOST_PAUSE = Full, Now, 1e-9
+"""
+"""A machine on which one process starts and no other, and a keeper that tries another start at once."""
 FAST = "import time; real = time.time; time.time = lambda: real() + 7200; "
 """Clocks of a machine that somebody sets."""
 KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
@@ -272,6 +286,18 @@ def test_a_replacement_that_does_not_start_is_tried_again(folder: Path, clock: s
     assert keeper.returncode == 0
     assert "application 2 has ended with code 1: another one starts in 1 s" in said
     assert "application 4" not in said
+
+
+def test_however_often_a_replacement_does_not_start_the_application_before_it_goes_on(
+    folder: Path, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    with said.open("w", encoding="utf-8") as log:
+        keeper = kept(folder, HostSettings(), HINDERED, clock=IMPATIENT, log=log)
+    eventually(lambda: "application 2000 cannot" in said.read_text(), "two thousand starts fail")
+    assert "nowhere-1" in current(folder)
+    keeper.terminate()
+    assert keeper.wait(60) == 0
 
 
 def test_a_disk_without_room_for_the_log_ends_no_host(folder: Path) -> None:
