@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LOG_DAYS = 7
 """Days that the log of an ended driver stays, and the folder of one that nobody saw end after its last sign of life."""
+MOST_OUTPUT = 1 << 20
+"""Bytes of a driver's output that one look takes: whoever takes up its watch again does not tell all of it once more."""
 STARTING = 60.0
 """Seconds within which a supervisor writes its file."""
 
@@ -94,23 +96,32 @@ class DriverProcess:
                     os.killpg(int(driver["pid"]), signal.SIGKILL)
 
     def output(self) -> list[str]:
-        """Whole lines that the driver has written since the last call."""
+        """Whole lines that the driver has written since the last call; of very many, the last."""
+        log, before = self.folder / supervisor.OUTPUT, []
+        with suppress(FileNotFoundError):
+            if log.stat().st_size < self._read:
+                before, self._read = self._lines(supervisor.earlier(log)), 0
+        return [*before, *self._lines(log)]
+
+    def _lines(self, log: Path) -> list[str]:
         try:
-            with (self.folder / "output.log").open("rb") as log:
-                log.seek(self._read)
-                tail = log.read()
+            with log.open("rb") as file:
+                begin = max(self._read, os.fstat(file.fileno()).st_size - MOST_OUTPUT)
+                file.seek(begin)
+                piece = file.read(MOST_OUTPUT)
         except FileNotFoundError:
             return []
-        whole = tail[: tail.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode(errors="replace").splitlines()
+        whole = piece[: piece.rfind(b"\n") + 1]
+        lines = whole.decode(errors="replace").splitlines()
+        if whole and begin > self._read:
+            lines[0] = f"(of the driver's output, {log} alone has the lines before this one)"
+        self._read = begin + len(whole) if whole else self._read
+        return lines
 
     def last_words(self, lines: int = 20) -> list[str]:
         """The end of its output."""
-        with suppress(FileNotFoundError):
-            text = (self.folder / "output.log").read_text(encoding="utf-8", errors="replace")
-            return [line for line in text.splitlines() if line.strip()][-lines:]
-        return []
+        end = supervisor.end_of(self.folder / supervisor.OUTPUT)
+        return [line for line in end.splitlines() if line.strip()][-lines:]
 
 
 class DriverFolder:

@@ -256,7 +256,8 @@ class Supervision:
                 self._counter, self._changed = (beat.epoch, beat.counter), self._monotonic()
                 self._notice(beat.epoch)
         observation = RunObservation(process, beat, self._monotonic() - self._changed)
-        return run_state(observation, self.patience, driver.last_words() if driver else ())
+        last_words = driver.last_words() if driver and process and not process.running else ()
+        return run_state(observation, self.patience, last_words)
 
     def _notice(self, epoch: int) -> None:
         if self._noticed == epoch:

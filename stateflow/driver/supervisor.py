@@ -23,6 +23,10 @@ SIGN = 600.0
 """Seconds after which a supervisor touches its own file: processes in another container that shares FOLDER see nothing else of it."""
 TEMPORARY = "temporary"
 """The folder in FOLDER for files that go with the driver."""
+OUTPUT = "output.log"
+LOG_BYTES = 64 << 20
+"""The size at which a log is begun anew: a driver or a host may live for years."""
+_END_BYTES = 64 << 10
 ITSELF = "warden"
 """The file in FOLDER with the supervisor's own process. Its name is frozen: a driver may be older than the package that looks
 for it."""
@@ -64,13 +68,39 @@ def _started_without_proc(pid: int) -> str:
     return "" if state.startswith("Z") else since.strip()
 
 
+def earlier(log: Path) -> Path:
+    """The file with what a log had before it was begun anew."""
+    return log.with_name(f"{log.name}.1")
+
+
+def bound(log: Path) -> None:
+    """Begins a log anew that has become too large. Whoever has it open, and writes at its end, goes on in the same file. The lines of
+    the instant between the copy and the cut are lost, and on a disk that is full what was not copied."""
+    with suppress(OSError):
+        if log.stat().st_size < LOG_BYTES:
+            return
+        with suppress(OSError):
+            shutil.copyfile(log, earlier(log))
+        os.truncate(log, 0)
+
+
+def end_of(log: Path) -> str:
+    """The end of a log, also of one that was begun anew just now."""
+    end = b""
+    for each in (earlier(log), log):
+        with suppress(FileNotFoundError), each.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+            end += file.read(_END_BYTES)
+    return end.decode(errors="replace")
+
+
 def supervise(folder: Path) -> int:
     """Starts the driver and waits for its end."""
     command = read(folder / "command.json")
     if command is None:
         return 2
     write(folder / ITSELF, {"pid": os.getpid(), "started": started(os.getpid())})
-    with (folder / "output.log").open("ab") as output:
+    with (folder / OUTPUT).open("ab") as output:
         try:
             driver = subprocess.Popen(
                 command["argv"], cwd=command["cwd"], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -94,6 +124,7 @@ def _watch(driver: subprocess.Popen[bytes], folder: Path) -> int:
     while True:
         with suppress(subprocess.TimeoutExpired):
             return driver.wait(PAUSE)
+        bound(folder / OUTPUT)
         if time.monotonic() - touched >= SIGN:
             touched = time.monotonic()
             with suppress(OSError):  # a disk that is read-only by now ends no driver

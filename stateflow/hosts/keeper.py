@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stateflow.driver.supervisor import started
+from stateflow.driver.supervisor import bound, started
 from stateflow.errors import BusyError
-from stateflow.hosts.client import CURRENT, KEEPER, LOCK
+from stateflow.hosts.client import CURRENT, KEEPER, LOCK, LOG
 from stateflow.hosts.lease import Lease
 from stateflow.hosts.log import log
 from stateflow.hosts.settings import (
@@ -93,6 +93,7 @@ class Keeper:
             with suppress(queue.Empty):
                 self._hear(*self._said.get(timeout=0.5))
                 continue
+            bound(self.folder / LOG)
             if self._ending and not self._applications:
                 return 0
             if not self._ending and (why := self._is_left(lease)):

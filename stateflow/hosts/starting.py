@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stateflow.driver.supervisor import started
+from stateflow.driver.supervisor import end_of, started
 from stateflow.errors import BusyError, StateflowError, UnavailableError, UsageError
 from stateflow.hosts.client import LOG, Refused, ask, is_kept
 from stateflow.hosts.keeper import locked
@@ -141,7 +141,7 @@ def _ready(
 
 def _reason(log: Path) -> str:
     """The end of a log without where in the code it was: Java's many lines of that would push out what went wrong."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = end_of(log).splitlines()
     said = [line for line in lines if line and not line.startswith(("\tat ", "\t... ", "  "))]
     return "\n".join(said[-_SHOWN:])
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from stateflow.driver import supervisor
-from stateflow.driver.processes import LOG_DAYS, STARTING, DriverFolder, DriverProcess
+from stateflow.driver.processes import LOG_DAYS, MOST_OUTPUT, STARTING, DriverFolder, DriverProcess
 from stateflow.errors import UsageError
 from tests.refusals.refusal import refused
 
@@ -387,3 +388,60 @@ def test_the_supervisor_of_a_silent_driver_gives_signs_of_life(
     supervisor.write(tmp_path / "command.json", {"argv": python("import time; time.sleep(0.5)"), "cwd": "/"})
     supervisor.supervise(tmp_path)
     assert tmp_path / supervisor.ITSELF in touched
+
+
+def test_a_look_at_a_long_log_takes_its_end_alone(tmp_path: Path) -> None:
+    log = tmp_path / "output.log"
+    log.write_text("".join(f"checkpoint {number}\n" for number in range(500_000)))
+    driver = DriverProcess(tmp_path)
+    tracemalloc.start()
+    try:
+        assert driver.last_words(2) == ["checkpoint 499998", "checkpoint 499999"]
+        assert tracemalloc.get_traced_memory()[1] < MOST_OUTPUT
+    finally:
+        tracemalloc.stop()
+    taken = driver.output()
+    assert sum(map(len, taken)) <= MOST_OUTPUT
+    assert str(log) in taken[0]
+    assert taken[1:] == [f"checkpoint {number}" for number in range(500_001 - len(taken), 500_000)]
+    assert driver.output() == []
+    with log.open("a") as more:
+        more.write("the last one\nunfinished")
+    assert driver.output() == ["the last one"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_who_reads_a_log_goes_on_when_it_has_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, full: bool
+) -> None:
+    def no_room(*paths: Path) -> None:
+        raise OSError("the disk is full")
+
+    log, driver = tmp_path / "output.log", DriverProcess(tmp_path)
+    monkeypatch.setattr(supervisor, "LOG_BYTES", 20)
+    if full:
+        monkeypatch.setattr(shutil, "copyfile", no_room)
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"checkpoint 1\n")
+        supervisor.bound(log)
+        assert driver.output() == ["checkpoint 1"]
+        writer.write(b"checkpoint 2\n")
+        supervisor.bound(log)
+        writer.write(b"chk 3\n")
+    assert log.read_text() == "chk 3\n"
+    kept = [] if full else ["checkpoint 2"]
+    assert driver.output() == [*kept, "chk 3"]
+    assert driver.last_words(2) == [*kept, "chk 3"]
+    assert driver.output() == []
+
+
+def test_a_supervisor_keeps_the_log_of_its_driver_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOG_BYTES", 1000)
+    script = "import os, time; print('x' * 1000, flush=True); end = time.monotonic() + 30\n"
+    script += "while os.fstat(1).st_size and time.monotonic() < end: time.sleep(0.02)\nprint('through')"
+    supervisor.write(tmp_path / "command.json", {"argv": python(script), "cwd": "/"})
+    supervisor.supervise(tmp_path)
+    assert (tmp_path / "output.log").read_text() == "through\n"
+    assert DriverProcess(tmp_path).last_words() == ["x" * 1000, "through"]

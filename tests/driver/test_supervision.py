@@ -35,6 +35,19 @@ def test_a_first_try_starts_a_driver_and_tells_what_it_says(scene: Scene) -> Non
     assert len(launcher.launched) == 1
 
 
+def test_the_last_words_of_a_driver_are_asked_for_when_it_has_ended(scene: Scene) -> None:
+    class Asked(FakeDriver):
+        def last_words(self) -> list[str]:
+            assert not self.status.running
+            return ["stateflow: the disk is full"]
+
+    driver = Asked()
+    scene.claims(1, ME)
+    scene.happens = lambda: setattr(driver, "status", ProcessStatus(False, 1))
+    with refused(StateflowError, "the disk is full"):
+        supervision(scene, FakeLauncher(found=driver)).run()
+
+
 def test_a_retry_goes_on_with_the_driver_that_outlived_its_task(scene: Scene) -> None:
     scene.claims(1, ME)
     driver = FakeDriver()

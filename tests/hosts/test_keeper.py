@@ -308,6 +308,18 @@ def test_a_disk_without_room_for_the_log_ends_no_host(folder: Path) -> None:
     assert keeper.wait(60) == 0
 
 
+def test_the_log_of_a_host_begins_anew_when_it_is_large(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    bounded = "from stateflow.driver import supervisor; supervisor.LOG_BYTES = 1000; "
+    with (folder / "host.log").open("a", encoding="utf-8") as log:
+        keeper = kept(folder, HostSettings(), clock=bounded, log=log)
+        log.write("what Spark says\n" * 100)
+    eventually(lambda: (folder / "host.log").stat().st_size == 0, "it begins anew")
+    assert (folder / "host.log.1").read_text().endswith("what Spark says\n")
+    keeper.terminate()
+    assert keeper.wait(60) == 0
+
+
 def test_while_the_name_of_a_host_cannot_be_written_the_application_that_has_it_goes_on(folder: Path) -> None:
     go = folder.parent / "go"
     keeper = kept(folder, HostSettings(), USED_UP.replace("GO", str(go)))
