@@ -165,6 +165,8 @@ class DriverFolder:
         number = max(time.time_ns(), max(before, default=0) + 1)
         folder = self._folder / f"{number:020d}"
         try:
+            with suppress(FileNotFoundError):  # another start has swept the folder above it, which was empty
+                make_private(folder)
             make_private(folder)
         except PermissionError:
             raise UnavailableError(
@@ -198,18 +200,20 @@ class DriverFolder:
         return DriverProcess(folder)
 
     def _sweep(self, now: float) -> None:
-        for command in self._of_job.glob("*/*/command.json"):
-            with suppress(FileNotFoundError):  # another start sweeps at the same time
-                _sweep_driver(command, now)
+        for of_task in self._of_job.glob("*/"):
+            for folder in of_task.glob("*/"):
+                with suppress(FileNotFoundError):  # another start sweeps at the same time
+                    _sweep_driver(folder, now)
+            with suppress(OSError):  # it has drivers
+                of_task.rmdir()
 
 
-def _sweep_driver(command: Path, now: float) -> None:
-    folder = command.parent
-    ended = supervisor.read(folder / "exit")
+def _sweep_driver(folder: Path, now: float) -> None:
+    command, ended = folder / "command.json", supervisor.read(folder / "exit")
     # Containers may share the folder. Of processes in another one nothing is seen here. The name alone counts: a container that was
     # made again under its name deletes what the drivers of the old one left.
     elsewhere = (supervisor.read(command) or {}).get("host") not in (None, socket.gethostname())
-    if ended is None and not elsewhere:
+    if ended is None and not elsewhere and command.exists():
         lives = any(_alive(supervisor.read(folder / who)) for who in (supervisor.ITSELF, "driver"))
         if lives or now - command.stat().st_mtime < STARTING:  # its supervisor may be about to begin
             return
@@ -229,7 +233,7 @@ def _is_here(command: Mapping[str, Any]) -> bool:
 
 def _last_sign(folder: Path) -> float:
     """When a driver or its supervisor wrote to the folder last: one that runs for weeks writes to its log and touches its file."""
-    times = [0.0]
+    times = [folder.stat().st_mtime]
     for each in folder.iterdir():
         with suppress(FileNotFoundError):  # it is renamed meanwhile
             times.append(each.stat().st_mtime)

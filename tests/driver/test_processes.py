@@ -208,6 +208,45 @@ def test_logs_of_drivers_that_ended_long_ago_go(drivers: DriverFolder, tmp_path:
     until(lambda: new.look().exit_code is not None)
 
 
+def test_nothing_stays_of_dag_runs_whose_drivers_ended_long_ago(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    of = {run: DriverFolder("orders", run, "task", folder=cache) for run in ("swept", "kept", "cut off")}
+    drivers = {run: folder.start(python("pass"), {}, tmp_path) for run, folder in of.items()}
+    for run, driver in drivers.items():
+        until((driver.folder / "exit").exists)
+        days = LOG_DAYS + (1 if run == "swept" else -1)
+        supervisor.write(driver.folder / "exit", {"code": 0, "at": time.time() - days * 86_400})
+    shutil.rmtree(drivers["cut off"].folder)
+    long_ago = time.time() - (LOG_DAYS + 1) * 86_400
+    before, now = (drivers["cut off"].folder.with_name(f"{number:020d}") for number in (1, 2))
+    for begun in (before, now):  # whose start was killed before it had written what to do
+        begun.mkdir()
+    os.utime(before, (long_ago, long_ago))
+    (cache / "orders" / "left").mkdir()
+    new = DriverFolder("orders", "new", "task", folder=cache).start(python("pass"), {}, tmp_path)
+    stays = {now.parent, drivers["kept"].folder.parent, new.folder.parent}
+    assert set((cache / "orders").iterdir()) == stays
+    assert list(now.parent.iterdir()) == [now]
+    until(lambda: new.look().exit_code is not None)
+
+
+def test_a_driver_starts_although_another_start_removes_its_empty_folder(
+    drivers: DriverFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+
+    def swept(folder: Path, **given: Any) -> None:
+        if folder.name.isdigit():
+            monkeypatch.setattr(Path, "mkdir", mkdir)
+            folder.parent.rmdir()
+        mkdir(folder, **given)
+
+    monkeypatch.setattr(Path, "mkdir", swept)
+    driver = drivers.start(python("pass"), {}, tmp_path)
+    assert Path.mkdir is mkdir
+    until(lambda: driver.look().exit_code is not None)
+
+
 def test_a_driver_starts_while_another_start_sweeps_the_same_folders(
     drivers: DriverFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +369,7 @@ def of_another_container(drivers: DriverFolder, tmp_path: Path) -> DriverProcess
     (driver.folder / "exit").unlink()
     (driver.folder / "temporary").mkdir()
     long_ago = time.time() - (LOG_DAYS + 1) * 86_400
-    for each in driver.folder.iterdir():
+    for each in (*driver.folder.iterdir(), driver.folder):
         os.utime(each, (long_ago, long_ago))
     return driver
 
