@@ -29,7 +29,7 @@ LATE = 60.0
 
 class Heart(threading.Thread):
     """Writes heartbeats from `begin`, when the run has claimed an epoch, to the end of the block. Sets `stop` on a stop request,
-    and `drain` on one that asks for a drain."""
+    and `drain` on one that asks for a drain, as long as nothing else ends the run."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Heart(threading.Thread):
         self._counter = 0
         self.reason = ""
         self.drain = False
-        """Whether the stop request asks for all timers to fire first."""
+        """Whether all timers are to fire first, as a stop request asks for."""
         self.fenced: FencedError | None = None
         """Set when a newer epoch was seen. A run without input decides no record, so nothing else would tell it."""
         self.outcome: RunOutcome | None = None
@@ -118,13 +118,17 @@ class Heart(threading.Thread):
         return True
 
     def _end_run(self, reason: str, *, drain: bool = False) -> None:
-        """Stops the run. Only the first reason counts; a signal, which may have stopped it already, is none."""
-        if not self.reason:
-            self.reason, self.drain = reason, drain
-            if drain:
-                _log.warning("draining after this batch, as somebody asks for: %s", reason)
-            else:
-                self._stop_run.set()
+        """Stops the run. Only the first reason counts, but whatever else ends the run calls off a drain. A signal, which may have stopped
+        the run already, is no reason."""
+        if self.reason and (drain or not self.drain):
+            return
+        self.reason = reason
+        if drain:
+            _log.warning("draining after this batch, as somebody asks for: %s", reason)
+        else:
+            self._stop_run.set()
+        # Last: a run whose drain is called off would begin another batch between the two.
+        self.drain = drain
 
     def __enter__(self) -> Heart:
         return self

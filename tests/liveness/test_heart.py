@@ -172,6 +172,37 @@ def test_who_asks_for_a_drain_is_told_in_the_run_that_it_was_heard(
     assert not stop.is_set(), "its batches are tried again"
 
 
+@pytest.mark.parametrize("by", ["a stop", "a recall", "a newer run"])
+def test_whatever_else_ends_a_run_calls_its_drain_off(tmp_path: Path, by: str) -> None:
+    job, stop = MadeJob(tmp_path), threading.Event()
+    epoch = job.writer.epoch
+    drain = StopRequest(epoch=epoch, by=TASK, reason="by mistake", at=1, drain=True)
+    scheduled.begin(job.store, job.layout, TASK.dag_run, TASK.task, None, lambda: 1)
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        if by == "a recall":  # before the run has claimed the job
+            scheduled.recall(job.store, job.layout, TASK.dag_run, TASK.task)
+            request_stop(job.store, job.layout, drain)
+            heart.begin(epoch)
+        else:
+            heart.begin(epoch)
+            request_stop(job.store, job.layout, drain)
+            until = time.monotonic() + 10
+            while not heart.drain and time.monotonic() < until:
+                time.sleep(0.01)
+            assert heart.drain
+            assert not stop.is_set()
+        if by == "a stop":
+            request_stop(job.store, job.layout, replace(drain, reason="enough", drain=False))
+        elif by == "a newer run":
+            job.begin("newer")
+        assert stop.wait(10)
+        request_stop(job.store, job.layout, replace(drain, reason="once more"))
+        time.sleep(0.2)
+    assert not heart.drain
+    assert heart.reason == {"a stop": "enough", "a recall": KILLED}.get(by, heart.reason) != drain.reason
+    assert (heart.fenced is not None) == (by == "a newer run")
+
+
 def test_a_run_that_has_nothing_to_decide_learns_all_the_same_that_it_was_taken_over(tmp_path: Path) -> None:
     job = MadeJob(tmp_path)
     stop = threading.Event()

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import time
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -172,6 +173,41 @@ def test_a_drain_that_a_stop_asks_for_tries_a_failed_batch_again(
         )
     gone = [] if fails.endswith("told to end") else ["gone"]
     assert (failed, [row["text"] for row in told.rows]) == ([True], gone)
+
+
+@pytest.mark.slow
+def test_a_stop_calls_off_a_drain_that_has_not_begun(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_value([pipelines, sys.modules[__name__]])
+    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
+    decide, beat_once, heard = Writer.decide, Heart.beat_once, list[str]()
+
+    def beats(heart: Heart, **how: bool) -> bool:
+        wrote = beat_once(heart, **how)
+        heard.append(heart.reason)
+        return wrote
+
+    def asks(reason: str, *, drain: bool) -> None:
+        bench.job("users").stop(reason=reason, drain=drain)
+        until = time.monotonic() + 10
+        while reason not in heard and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def decides(writer: Writer, draft: Draft) -> CommitPermit:
+        if not any(heard) and draft.sinks:
+            asks("by mistake", drain=True)
+            asks("not that", drain=False)
+        return decide(writer, draft)
+
+    monkeypatch.setattr(Heart, "beat_once", beats)
+    monkeypatch.setattr(Writer, "decide", decides)
+    users = watching(bench, "silence", Silence, told)
+    report = bench.run(users, trigger="until-stopped", heartbeat_interval="100 ms")
+    assert "by mistake" in heard
+    assert (report.stopped, told.rows) == ("not that", [])
+    assert bench.run(users, drain=True).stopped == JOB_DRAINED
 
 
 class Chain(sf.KeyedProcess[int, Visit, Told]):
