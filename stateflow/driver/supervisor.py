@@ -145,4 +145,6 @@ def _kill(group: int) -> None:
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # Whose starter ignores it learns no exit code of a child: a failed driver would count as one that ended well.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.exit(supervise(Path(sys.argv[1])))

@@ -87,6 +87,8 @@ class Keeper:
         """Until it is told to end. The exit code: 1 if the first application did not start."""
         for number in (STOP, signal.SIGINT, DRAIN):
             signal.signal(number, self._on_signal)
+        # Whose starter ignores it learns no exit code of a child.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         lease = Lease(self.folder, self.settings.lease, time.monotonic())
         self._start()
         while True:

@@ -54,6 +54,18 @@ def test_output_exit_code_and_environment(drivers: DriverFolder, tmp_path: Path)
     assert "hush" not in (driver.folder / "command.json").read_text().split(script)[-1]
 
 
+def test_how_a_driver_ended_is_known_also_where_its_starter_ignores_the_end_of_its_children(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        driver = drivers.start(python("import sys; sys.exit(4)"), {}, tmp_path)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    until(lambda: not driver.look().running)
+    assert driver.look().exit_code == 4
+
+
 def test_a_driver_gets_the_variables_that_it_is_given_and_no_others(
     drivers: DriverFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

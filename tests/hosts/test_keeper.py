@@ -140,6 +140,7 @@ keeper.subprocess.Popen, keeper.queue.SimpleQueue, keeper.MOST_PAUSE = Full, Now
 """A machine on which one process starts and no other, and a keeper that tries another start at once."""
 FAST = "import time; real = time.time; time.time = lambda: real() + 7200; "
 """Clocks of a machine that somebody sets."""
+DEAF_TO_ENDS = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
 KEEP = "import sys; from pathlib import Path; from stateflow.hosts.keeper import keep; sys.exit(keep(Path(sys.argv[1]), [sys.executable, '-c', sys.argv[2]]))"
 KEEP_ITS = KEEP.replace("sys.argv[2]])", "sys.argv[2]], HostSettings(places=PLACES))").replace(
     "import keep;", "import keep; from stateflow.hosts.settings import HostSettings;"
@@ -277,7 +278,7 @@ def test_a_dead_spark_has_its_successor_at_once_and_the_name_no_longer(folder: P
     assert "application 2 starts" in said
 
 
-@pytest.mark.parametrize("clock", ["", BACKWARDS], ids=["right", "backwards"])
+@pytest.mark.parametrize("clock", ["", BACKWARDS, DEAF_TO_ENDS], ids=["right", "backwards", "started deaf"])
 def test_a_replacement_that_does_not_start_is_tried_again(folder: Path, clock: str) -> None:
     keeper = kept(folder, HostSettings(), HINDERED, clock=clock)
     eventually(lambda: "nowhere-3" in current(folder), "the second replacement takes runs")
