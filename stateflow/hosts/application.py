@@ -574,10 +574,11 @@ class Application:
             time.sleep(LOOKS)
             if self._spark_has_died():
                 until = time.monotonic() + LAST_WORDS
-                while self.runs and time.monotonic() < until:
+                while self.places.taken and time.monotonic() < until:
                     time.sleep(0.1)
                 self.end("Spark's JVM has died")
-            if self.places.draining and not self.runs:
+            # Not `runs`: who has a place, and whose session is being opened, is not among them yet.
+            if self.places.draining and not self.places.taken:
                 self.end("drained", code=0)
             if not self.stale and not self.places.draining and (why := self._used_up()):
                 self.recycle(why)

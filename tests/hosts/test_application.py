@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,6 +160,32 @@ def test_an_application_ends_when_it_can_take_no_runs_any_more(tmp_path: Path) -
         connect(found)
         assert process.wait(60) == 1
     assert "application 1: its thread accept has ended" in (tmp_path / "log").read_text()
+
+
+FREED = """
+import signal
+def freed(self):
+    open(self)
+    signal.signal(signal.SIGUSR1, lambda number, frame: self.places.give_back(1))
+application.Application.open, application.LOOKS = freed, 0.05
+"""
+"""One whose place becomes free at a signal."""
+
+
+def test_a_draining_application_does_not_end_under_a_run_that_has_its_place_and_no_session_yet(
+    tmp_path: Path,
+) -> None:
+    with crowded(tmp_path, 64, FREED) as (process, found):
+        assert process.stdin is not None
+        process.stdin.write("drain\n")
+        process.stdin.flush()
+        eventually(lambda: ask(found, "show")["draining"], "it drains")
+        time.sleep(0.5)
+        assert ask(found, "show")["runs"] == []
+        assert process.poll() is None
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == 0
+    assert "application 1: drained" in (tmp_path / "log").read_text()
 
 
 def test_who_cannot_look_whether_something_was_changed_takes_it_for_what_it_was(
