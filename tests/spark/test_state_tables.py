@@ -522,6 +522,17 @@ def test_an_export_as_text_has_every_key_and_value_as_it_was(spark: SparkSession
             {7: {(day, day): 1}},
             {"7": {'["2026-01-31","2026-01-31"]': 1}},
         ),
+        dict[Decimal, dict[date, int]]: (
+            {
+                Decimal(text): {day: 1}
+                for text in ("12345678901234567890.123456789", "0.1", "0.100000000000000001")
+            },
+            {
+                "12345678901234567890.123456789000000000": {"2026-01-31": 1},
+                "0.100000000000000000": {"2026-01-31": 1},
+                "0.100000000000000001": {"2026-01-31": 1},
+            },
+        ),
     }
     states = {
         f"map_{n}": Held("value", kind, {"a": held}) for n, (kind, (held, _)) in enumerate(maps.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
 
 from stateflow.pipelines.rows.as_json import INSTANTS, has_key_that_is_no_text
 
@@ -14,8 +14,9 @@ def with_text_keys(column: Column, kind: DataType) -> Column:
     if not has_key_that_is_no_text(kind.simpleString()):
         return column
     if isinstance(kind, MapType):
-        keyed = F.transform_keys(column, lambda key, _: _text(key, kind.keyType))
-        return F.transform_values(keyed, lambda _, value: with_text_keys(value, kind.valueType))
+        if has_key_that_is_no_text(MapType(kind.keyType, NullType()).simpleString()):
+            column = F.transform_keys(column, lambda key, _: _text(key, kind.keyType))
+        return F.transform_values(column, lambda _, value: with_text_keys(value, kind.valueType))
     if isinstance(kind, ArrayType):
         return F.transform(column, lambda each: with_text_keys(each, kind.elementType))
     assert isinstance(kind, StructType), kind
