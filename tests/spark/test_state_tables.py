@@ -34,6 +34,7 @@ from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import StateDataSource, register
 from stateflow.state.values.arrow.column_values import NO_COLUMNS
+from stateflow.state.values.plain import jsonable
 from stateflow.state.values.serializers import serializer_for
 from tests.jobs.builder import T0
 from tests.jobs.state import Held
@@ -489,6 +490,17 @@ def test_an_export_has_instants_as_microseconds(spark: SparkSession, holding: Ho
             assert ":00.123456" in "".join(file.read_text() for file in files)
 
 
+SPANS = [
+    timedelta(days=1, microseconds=1),
+    timedelta(),
+    timedelta(days=-1),
+    timedelta(microseconds=-1),
+    timedelta(hours=30),
+    timedelta(seconds=100.5),
+    timedelta(days=99_999_999, seconds=86_399),
+]
+
+
 class Place(NamedTuple):
     shop: str
     day: date
@@ -533,6 +545,8 @@ def test_an_export_as_text_has_every_key_and_value_as_it_was(spark: SparkSession
                 "0.100000000000000001": {"2026-01-31": 1},
             },
         ),
+        dict[timedelta, int]: (dict.fromkeys(SPANS, 1), {jsonable(span): 1 for span in SPANS}),
+        dict[tuple[timedelta, int], int]: ({(SPANS[0], 7): 1}, {f'["{jsonable(SPANS[0])}",7]': 1}),
     }
     states = {
         f"map_{n}": Held("value", kind, {"a": held}) for n, (kind, (held, _)) in enumerate(maps.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType
+from pyspark.sql.types import ArrayType, DataType, DayTimeIntervalType, MapType, NullType, StructType
 
 from stateflow.pipelines.rows.as_json import INSTANTS, has_key_that_is_no_text
 
@@ -27,7 +27,7 @@ def with_text_keys(column: Column, kind: DataType) -> Column:
 def _text(key: Column, kind: DataType) -> Column:
     if isinstance(kind, StructType | ArrayType):
         return _json(key, kind)
-    return F.from_json(F.to_json(F.array(key), INSTANTS), "array<string>")[0]
+    return F.from_json(F.concat(F.lit("["), _json(key, kind), F.lit("]")), "array<string>")[0]
 
 
 def _json(part: Column, kind: DataType) -> Column:
@@ -36,7 +36,21 @@ def _json(part: Column, kind: DataType) -> Column:
     elif isinstance(kind, ArrayType):
         parts = F.transform(part, lambda each: _json(each, kind.elementType))
     else:
+        text = _span(part) if isinstance(kind, DayTimeIntervalType) else part
         # Spark writes no JSON of a scalar alone.
-        return F.regexp_extract(F.to_json(F.array(part), INSTANTS), r"(?s)^\[(.*)\]$", 1)
+        return F.regexp_extract(F.to_json(F.array(text), INSTANTS), r"(?s)^\[(.*)\]$", 1)
     # No part is null: a key with a part that may be None or left out makes bytes of its map.
     return F.concat(F.lit("["), F.array_join(parts, ","), F.lit("]"))
+
+
+def _span(length: Column) -> Column:
+    """As queries show a `timedelta`, days and seconds of ISO 8601: Spark would write SQL."""
+    size = F.abs(length)
+    day, hour, minute, second = (F.extract(F.lit(unit), size) for unit in ("DAY", "HOUR", "MINUTE", "SECOND"))
+    seconds = (hour * 3600 + minute * 60 + second).cast("decimal(11,6)")
+    digits = F.regexp_replace(seconds.cast("string"), r"\.?0+$", "")
+    return F.concat(
+        F.when(F.signum(length) < 0, "-P").otherwise("P"),
+        F.when((day > 0) | (seconds == 0), F.concat(day, F.lit("D"))).otherwise(""),
+        F.when(seconds > 0, F.concat(F.lit("T"), digits, F.lit("S"))).otherwise(""),
+    )
