@@ -233,10 +233,6 @@ def _committed(request: CommitRequest, attempt: int) -> Committed:
     prepared, at = request.prepared, request.at
     cluster, name = Cluster(_topic_of(prepared)), slots.name_of(at)
     topic_id = prepared.payload["topic_id"]
-    try:
-        facts = cluster.facts()  # nothing else can tell that the topic is gone
-    except NotFoundError as error:
-        raise slots.lost_topic(f"{cluster.what} was deleted", at, "make it anew, ", decided=True) from error
     begun = (
         cluster.transaction(name, prepared.rows, attempt)
         if prepared.payload["exactly_once"]
@@ -248,6 +244,12 @@ def _committed(request: CommitRequest, attempt: int) -> Committed:
         slot, mark = (kept.slot, kept.mark) if kept is not None else (None, None)
         if request.is_in(cluster.what_by_slots, slot, mark):
             return "already"
+        try:
+            facts = cluster.facts()  # nothing else can tell that the topic is gone
+        except NotFoundError as error:
+            raise slots.lost_topic(
+                f"{cluster.what} was deleted", at, "make it anew, ", decided=True
+            ) from error
         slots.refuse_made_anew(topic_id, facts.id, cluster.what, at, decided=True)
         if kept is None:
             cluster.make_slots()  # somebody may have deleted it since the run began
