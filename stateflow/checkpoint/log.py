@@ -163,8 +163,10 @@ class Log:
 
     @property
     def last_erasure(self) -> int:
-        """The slot of the newest record that has erased a key, 0 without one: what a pin keeps below it still holds the key."""
-        return max((record.slot for record in self.chain if record.kind == "erase"), default=0)
+        """The slot of the newest record that has erased a key, 0 without one: what a pin keeps below it still holds the key. One that is not
+        carried out has erased nothing: the head, which all read until then, lies below it."""
+        erasures = (r.slot for r in self.chain if r.kind == "erase" and self.slots[r.slot].complete)
+        return max(erasures, default=0)
 
     @property
     def checkpoints(self) -> tuple[Record, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.edit import Edited
 from stateflow.checkpoint.pins import PinKind, list_pins, pin, release
 from stateflow.checkpoint.process import this_process
+from stateflow.checkpoint.writer import Writer
 from stateflow.errors import BusyError, NotFoundError, UsageError
 from stateflow.format.records import Owner, Pin, Savepoint
 from stateflow.jobs import erasure as erasing
@@ -71,6 +73,23 @@ def before_the_first_collection(monkeypatch: pytest.MonkeyPatch, act: Callable[[
         return real(self, *given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Job, "collect", collect)
+
+
+class KilledError(BaseException):
+    """Nothing catches it, as nothing survives a SIGKILL."""
+
+
+@contextmanager
+def killed_at(place: object, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process dies when it calls this."""
+
+    def killed(*given: object, **named: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, killed)
+        with pytest.raises(KilledError):
+            yield
 
 
 @pytest.mark.parametrize("kind", ["savepoint", "fork"])
@@ -218,6 +237,46 @@ def test_nobody_gets_an_erased_key_out_of_a_checkpoint_that_a_reader_keeps(
     assert [each.reason for each in list_pins(made.store, made.layout)] == ["for the archive"]
 
 
+def test_until_an_erasure_is_carried_out_the_job_is_read_as_before(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed_at(Writer, "complete", monkeypatch):
+        erase(tmp_path)
+    found = job(tmp_path)
+    [record], head = found.log().pending, found.log().head
+    assert head is not None
+    context = reader_context(options(tmp_path), found.root, found.clock)
+    followed = FollowedJob(context, "orders", owner=ME, ids=found.new_id, shards=OpenShards(1))
+    followed.refresh()
+
+    def served() -> tuple[int, bool]:
+        with followed.reading() as now:
+            return now.record.slot, now.reader.look_up("balance", "total", KEY).found
+
+    def queried(name: str) -> tuple[int, bool]:
+        with checkpoint_reader(context, "orders", name, owner=ME, ids=found.new_id) as reader:
+            return reader.record.slot, reader.look_up("balance", "total", KEY).found
+
+    asked = KeyOfState("balance", "total", str(KEY))
+    assert served() == queried("latest") == (head.slot, True)
+    (version,) = past.history(found, asked, options(tmp_path)).versions
+    assert version.result is not None
+    assert version.result.found
+    found.tag("keep", "latest")
+    found.savepoint("native", options=options(tmp_path), name="kept")
+    monkeypatch.setattr(made, "carry_out", lambda *given: {})
+    made.begin("next", 1)
+    followed.refresh()
+    assert served() == queried("latest") == (record.slot, False)
+    for name in (str(head.slot), "tag:keep"):
+        with refused(UsageError, f"checkpoint {head.slot}", f"record {record.slot} has erased"):
+            queried(name)
+    followed.close()
+    done = plan_erase(found, str(KEY), options(tmp_path), absent=True).apply(ME, takeover=True)
+    assert done.savepoints == ("_savepoints/orders/kept",)
+    assert bearers(tmp_path / "root" / "orders") == []
+
+
 def test_a_savepoint_asks_again_behind_its_pin(
     made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,16 +305,8 @@ def test_a_tag_that_is_made_at_the_last_moment_keeps_nothing(
 def test_a_savepoint_whose_making_was_cut_off_is_named(
     made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class KilledError(BaseException):
-        pass
-
-    def killed(*given: object, **named: object) -> None:
-        raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(native, "publish", killed)
-        with pytest.raises(KilledError):
-            job(tmp_path).savepoint("native", options=options(tmp_path), name="half")
+    with killed_at(native, "publish", monkeypatch):
+        job(tmp_path).savepoint("native", options=options(tmp_path), name="half")
     plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
     assert plan.savepoints == ("_savepoints/orders/half",)
     assert plan.apply(ME).savepoints == ("_savepoints/orders/half",)
