@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -124,6 +126,29 @@ def test_what_is_the_same_is_not_imported_again(project: OwnProject) -> None:
     before = sys.modules["own_rates"]
     project.load()
     assert sys.modules["own_rates"] is before
+
+
+def test_of_loads_that_are_over_no_texts_stay(project: OwnProject) -> None:
+    """A scheduler's process, or one that serves pages, loads the same files for months."""
+    loads: list[weakref.ref[object]] = []
+    for factor in (1, 1, 7, 1, 7, 7):
+        project.write(factor)
+        loads.append(weakref.ref(project.load().pipeline.own_files))
+    gc.collect()
+    last = project.load().pipeline.own_files
+    assert [load() for load in loads] == [None, None, None, None, last, last]
+
+
+def test_modules_that_gave_way_come_back_with_the_next_load_of_the_same_texts(project: OwnProject) -> None:
+    one, two = (
+        written(project.folder / name, p=LAZY, own_rates=f"NAME = {name!r}\n") for name in ("one", "two")
+    )
+    imported = []
+    for folder in (one, two, one, two):
+        load_pipeline("p.py", folder)
+        imported.append(importlib.import_module("own_rates"))
+    assert imported[:2] == imported[2:]
+    assert [module.NAME for module in imported[:2]] == ["one", "two"]
 
 
 def test_a_pipeline_of_no_file_adds_no_working_folder_to_the_path_of_a_worker() -> None:

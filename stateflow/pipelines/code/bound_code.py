@@ -13,6 +13,8 @@ from stateflow.pipelines.code.own_modules import sources
 
 MOST_BYTES = 16 << 20
 """A larger file beside the pipeline is data, and is not read."""
+_LAST: dict[Path, OwnFiles] = {}
+"""By the pipeline's file."""
 
 
 @dataclass(frozen=True)
@@ -59,4 +61,13 @@ def read_code(file: Path) -> tuple[BoundCode, OwnFiles, OwnFile]:
     itself = own.get(file.name) or OwnFile.of(file.read_bytes())
     if not found.again:
         own.pop(file.name, None)
-    return BoundCode(dict(sorted(hashes.items())), elsewhere), OwnFiles(str(file.parent), own), itself
+    return BoundCode(dict(sorted(hashes.items())), elsewhere), _as_read_last(file, own), itself
+
+
+def _as_read_last(file: Path, own: Mapping[str, OwnFile]) -> OwnFiles:
+    """What was read last while the texts are the same: modules of it that gave way to another pipeline's come back then. A process that loads
+    two pipelines in turn would import them anew each time, and keep them all."""
+    read, last = OwnFiles(str(file.parent), own), _LAST.get(file)
+    if last is None or last.digests != read.digests:
+        last = _LAST[file] = read
+    return last

@@ -59,6 +59,10 @@ class OwnFiles:
     """Modules imported from these that gave way to another pipeline's. Their classes find the types of their fields in them."""
 
     @cached_property
+    def digests(self) -> dict[str, str]:
+        return {name: file.digest for name, file in self.files.items()}
+
+    @cached_property
     def modules(self) -> dict[str, str]:
         """The file of each module that they are when the folder is on Python's path."""
         named = ((_module_name(PurePath(name)), name) for name in self.files)
@@ -126,8 +130,8 @@ class OwnFiles:
     def _is_other(self, name: str, module: ModuleType) -> bool:
         """Whether it is in the place of a module of these, or comes from other texts of them."""
         loader = _loader(module)
-        if isinstance(loader, OwnLoader) and loader.own.folder == self.folder:
-            return not self._agrees(loader.own)
+        if isinstance(loader, OwnLoader) and loader.folder == self.folder:
+            return not self._agrees(loader)
         is_own = name in self.modules or (isinstance(loader, OwnLoader) and name in self.namespaces)
         return is_own and not self._has(name, module)
 
@@ -140,7 +144,7 @@ class OwnFiles:
         if path is None or own is None:
             return False
         if isinstance(loader, OwnLoader):
-            return self._agrees(loader.own)
+            return self._agrees(loader)
         # What Python itself has loaded stays, since others may hold its classes, unless the file may have changed since, or is gone.
         here = os.path.join(self.folder, own)  # noqa: PTH118
         with suppress(OSError):
@@ -148,20 +152,21 @@ class OwnFiles:
             return is_here and max(os.stat(path).st_mtime, os.stat(path).st_ctime) < _BEGAN  # noqa: PTH116
         return False
 
-    def _agrees(self, other: OwnFiles) -> bool:
+    def _agrees(self, other: OwnLoader) -> bool:
         """Whether modules of both are the same, and so is all that these import: each has the files that its modules import."""
-        both = self.files.keys() & other.files.keys()
-        return self.folder == other.folder and all(
-            self.files[name].digest == other.files[name].digest for name in both
-        )
+        both = self.digests.keys() & other.digests.keys()
+        return self.folder == other.folder and all(self.digests[name] == other.digests[name] for name in both)
 
 
 class OwnLoader(SourceFileLoader):
-    """Loads a module from what was read, and never from bytecode on disk."""
+    """Loads a module from what was read, and never from bytecode on disk.
+
+    It knows the files beside the module by their digests alone: modules stay for good, and would keep the texts of every load.
+    """
 
     def __init__(self, name: str, path: str, file: OwnFile, own: OwnFiles) -> None:
         super().__init__(name, path)
-        self.file, self.own = file, own
+        self.file, self.folder, self.digests = file, own.folder, own.digests
 
     def get_code(self, fullname: str) -> CodeType:
         return self.file.code(self.path)
@@ -222,7 +227,7 @@ def _parent(name: str) -> ModuleType:
 def _own_folder(module: ModuleType) -> str:
     """The folder of the pipeline that a module was imported for; empty when Python itself has loaded it."""
     loader = _loader(module)
-    return loader.own.folder if isinstance(loader, OwnLoader) else ""
+    return loader.folder if isinstance(loader, OwnLoader) else ""
 
 
 def _loader(module: ModuleType) -> object:
