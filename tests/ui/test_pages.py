@@ -644,12 +644,35 @@ def test_any_two_points_are_compared_state_by_state(served: Served, visit: Visit
         ("2026-11-20T03:04:05Z", "2026-11-20T03:04:05Z"),
         ("2026-11-20T03:04+01:00", "2026-11-20T03:04+01:00"),
         ("2026-02-30 10:00", "2026-02-30 10:00"),
+        ("0001-01-01 10:00", "0001-01-01 10:00"),
         ("tag:2026-11-19 22:04", "tag:2026-11-19 22:04"),
         ("10330", "10330"),
     ],
 )
 def test_a_time_means_what_the_pages_show_it_for(new_yorker: Page, typed: str, sent: str) -> None:
     assert new_yorker.evaluate(IN_UTC, typed) == sent
+
+
+@pytest.mark.parametrize(
+    ("zone", "typed", "sent"),
+    [
+        ("America/New_York", "2026-11-01 01:30", "2026-11-01T05:30Z"),
+        ("America/New_York", "2026-11-01 02:00", "2026-11-01T07:00Z"),
+        ("Europe/Berlin", "2026-10-25 01:59", "2026-10-24T23:59Z"),
+        ("Europe/Berlin", "2026-10-25 02:30", "2026-10-25T00:30Z"),
+        ("Europe/Berlin", "2026-10-25 03:00", "2026-10-25T02:00Z"),
+        ("Europe/Berlin", "2026-03-29 03:00", "2026-03-29T01:00Z"),
+        ("Pacific/Kiritimati", "2026-11-20 01:00", "2026-11-19T11:00Z"),
+    ],
+)
+def test_a_time_that_comes_twice_is_the_first_one_in_every_zone(
+    browser: Browser, served: Served, zone: str, typed: str, sent: str
+) -> None:
+    page = browser.new_page(timezone_id="UTC")
+    page.add_init_script(f"localStorage.setItem('timezone', '\"{zone}\"')")
+    page.goto(served.pages)
+    assert page.evaluate(IN_UTC, typed) == sent
+    page.close()
 
 
 IN_UTC = "async (text) => (await import(new URL('static/js/format.js', document.baseURI))).timeInUtc(text)"

@@ -53,7 +53,8 @@ export function short(value) {
   return Number.isInteger(value) ? String(value) : Math.abs(value) >= 10 ? String(Math.round(value)) : value.toFixed(1);
 }
 
-const UNITS = [["d", 86400e3], ["h", 3600e3], ["min", 60e3], ["s", 1e3]];
+const DAY = 86400e3;
+const UNITS = [["d", DAY], ["h", 3600e3], ["min", 60e3], ["s", 1e3]];
 
 // How long something took.
 export function duration(ms) {
@@ -92,8 +93,10 @@ export function timeInUtc(text) {
   const shown = Date.parse(`${day}T${minute}${second}Z`);
   if (!day || Number.isNaN(shown) || !new Date(shown).toISOString().startsWith(day)) return text;
   const ahead = (ms) => Date.parse(`${clock.format(ms).replace(" ", "T")}Z`) - ms;
-  // The clocks may change between the two.
-  const at = shown - ahead(shown - ahead(shown));
+  // The clocks may change nearby: of an hour that comes twice it is the first one.
+  const around = [-DAY, DAY].map((away) => shown - ahead(shown + away)).filter((ms) => !missing(ms));
+  const at = around.find((ms) => ms + ahead(ms) === shown) ?? around[0];
+  if (missing(at)) return text;
   return `${new Date(at).toISOString().slice(0, second ? 19 : 16)}${fraction}Z`;
 }
 
