@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup release demo demo-check demo-spark test test-system test-all test-airflow test-oldest-spark test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules azurite hdfs iceberg browser postgres mysql screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup release demo demo-check demo-spark test test-system test-all test-airflow test-oldest-spark test-other-airflow lint format types bench bench-quick kill-long fuzz mistakes rules servers azurite hdfs iceberg browser postgres mysql screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,8 @@ mistakes: setup ## does any slightly wrong pipeline, file or command end green, 
 
 rules: setup ## does a test notice when a rule is removed from the code? Half an hour; PART=operators for one part of it
 	@$(RUN) -m scripts.remove_rules $(PART)
+
+servers: setup $(SERVERS) ## all the servers that tests use, from the emulator of Azure to MariaDB
 
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 	@$(RUN) -m scripts.azurite
