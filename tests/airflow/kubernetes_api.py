@@ -9,6 +9,7 @@ import copy
 import json
 import re
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ class Cluster:
         self.logs: dict[str, list[tuple[datetime, str]]] = {}
         self.refuses: int = 0
         """With this status everything is answered, if it is not 0."""
+        self.ahead = 0.0
+        """Seconds that its clock is ahead of this host's."""
         self.lock = threading.Lock()
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -49,7 +52,7 @@ class Cluster:
     def add(self, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
         made = copy.deepcopy(dict(body))
         made["metadata"] = {
-            "uid": str(uuid.uuid4()), "creationTimestamp": now(), "namespace": "jobs", **made["metadata"],
+            "uid": str(uuid.uuid4()), "creationTimestamp": self.now(), "namespace": "jobs", **made["metadata"],
         }  # fmt: skip
         if kind == "pods":
             made.setdefault("status", {"phase": "Pending"})
@@ -67,7 +70,7 @@ class Cluster:
         )
 
     def begins(self, name: str = "orders-driver") -> None:
-        self.objects["pods", name]["status"] = {"phase": "Running", "startTime": now()}
+        self.objects["pods", name]["status"] = {"phase": "Running", "startTime": self.now()}
 
     def ends(self, name: str = "orders-driver", *, code: int = 0, reason: str = "", **status: Any) -> None:
         ended = {"exitCode": code, "reason": reason or ("Error" if code else "Completed")}
@@ -76,12 +79,15 @@ class Cluster:
         phase = "Failed" if code else "Succeeded"
         self.objects["pods", name]["status"] = {"phase": phase, "containerStatuses": [container], **status}
 
+    def now(self) -> str:
+        return now(self.ahead)
+
     def says(self, text: str, name: str = "orders-driver") -> None:
         self.logs.setdefault(name, []).append((datetime.now(UTC), text))
 
 
-def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(ahead: float = 0.0) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=ahead)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def misfits(kind: str, value: Any, where: str) -> Iterator[str]:
@@ -132,6 +138,10 @@ def handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *arguments: Any) -> None: ...
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            """For the answer's Date."""
+            return super().date_time_string(time.time() + cluster.ahead if timestamp is None else timestamp)
 
         def answer(self, status: int, body: Any) -> None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()

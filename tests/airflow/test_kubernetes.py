@@ -292,6 +292,19 @@ def test_a_stop_leaves_the_killing_to_the_node(cluster: Cluster, submission: Sub
     assert cluster.problems == []
 
 
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+def test_a_pod_gets_its_grace_also_where_the_cluster_s_clock_is_another(
+    cluster: Cluster, submission: Submission, ahead: int
+) -> None:
+    driver = launcher().launch(SPEC)
+    cluster.driver(submission.labels())
+    cluster.ahead = ahead - 400
+    cluster.begins()
+    cluster.ahead = ahead
+    driver.stop(120.0)
+    assert 520 <= cluster.objects["pods", "orders-driver"]["spec"]["activeDeadlineSeconds"] <= 525
+
+
 def test_a_submission_without_a_pod_is_stopped_itself(submission: Submission) -> None:
     launcher().launch(SPEC).stop(60.0)
     assert submission.stopped == [0]
@@ -332,6 +345,17 @@ def test_a_pod_that_never_starts_says_why(
     assert "did not start within" in status.reason
     assert 'ImagePullBackOff: Back-off pulling image "registry/orders:1"' in status.reason
     assert cluster.of("pods") == [], "it would hold the place of the next one"
+
+
+def test_a_pod_waits_for_its_node_as_long_as_it_is_seen_to_wait_whatever_the_cluster_s_clock_says(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = launcher().launch(SPEC)
+    cluster.ahead = -2 * driver_pods.PULL_PATIENCE
+    cluster.driver(submission.labels())
+    assert driver.look().running
+    monkeypatch.setattr(driver_pods, "PULL_PATIENCE", 0.0)
+    assert not driver.look().running
 
 
 @pytest.mark.parametrize(

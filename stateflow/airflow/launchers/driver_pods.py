@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from stateflow.airflow.launchers.pod_status import CONTAINER, process_status, waits_for
@@ -77,10 +78,10 @@ class DriverPods:
         with self._asking("delete secrets"):
             self.api.delete_namespaced_secret(name, self.namespace, _request_timeout=_TIMEOUT)
 
-    def end_after(self, pod: Mapping[str, Any], seconds: float, now: float) -> None:
+    def end_after(self, pod: Mapping[str, Any], seconds: float) -> None:
         """The node kills the pod then, whoever is alive to ask for it. A deadline that comes sooner stays."""
         began = pod["status"].get("startTime")
-        running = now - datetime.fromisoformat(began).timestamp() if began else 0.0
+        running = max(0.0, self._now() - datetime.fromisoformat(began).timestamp()) if began else 0.0
         deadline = max(1, int(running + seconds))
         if (pod["spec"].get("activeDeadlineSeconds") or deadline + 1) <= deadline:
             return
@@ -106,6 +107,16 @@ class DriverPods:
             )  # fmt: skip
             lines = answer.data.decode(errors="replace").splitlines()
         return lines
+
+    def _now(self) -> float:
+        """By the cluster's clock, as the times of its pods are. By a worker's clock that is behind, a deadline would have passed already."""
+        headers: Mapping[str, str] = {}
+        with self._asking("list pods"):
+            _, _, headers = self.api.list_namespaced_pod_with_http_info(
+                self.namespace, limit=1, _request_timeout=_TIMEOUT
+            )
+        said = headers.get("Date")
+        return parsedate_to_datetime(said).timestamp() if said else time.time()
 
     @contextmanager
     def _asking(self, verb: str) -> Iterator[None]:
@@ -143,6 +154,7 @@ class DriverPod:
         self._pod: dict[str, Any] | None = None
         self._last: ProcessStatus | None = None
         self._handed_over = False
+        self._waits_since: float | None = None
         self._read_at: float | None = None
         self._stamp = ""
         self._refused = ""
@@ -178,7 +190,7 @@ class DriverPod:
             self._pods.hand_secret_to(self.secret, found)
             self._handed_over = True
         status = process_status(found)
-        if (why := waits_for(found)) and self._age(found) > PULL_PATIENCE:
+        if (why := waits_for(found)) and self._waited() > PULL_PATIENCE:
             self._pods.kill(found)
             return ProcessStatus(
                 False, 1, reason=f"its pod did not start within {PULL_PATIENCE:.0f} s: {why}"
@@ -198,8 +210,11 @@ class DriverPod:
             )
         return ProcessStatus(False, reason="its pod was deleted")
 
-    def _age(self, pod: Mapping[str, Any]) -> float:
-        return time.time() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp()
+    def _waited(self) -> float:
+        """Seconds since this process first saw the pod wait. Its age is by the cluster's clock, which this host's clock cannot tell."""
+        now = time.monotonic()
+        self._waits_since = now if self._waits_since is None else self._waits_since
+        return now - self._waits_since
 
     def output(self) -> list[str]:
         """Lines since the last call: of the submission, then of the pod."""
@@ -240,7 +255,7 @@ class DriverPod:
         if self._submission is not None and found is None:
             self._submission.stop(0)
         elif found is not None and grace:
-            self._pods.end_after(found, grace, time.time())
+            self._pods.end_after(found, grace)
         elif found is not None:
             self._pods.kill(found)
 
