@@ -65,6 +65,7 @@ class Submission(DriverProcess):
 
     def stop(self, grace: float) -> None:
         self.stopped.append(grace)
+        self.status = ProcessStatus(False, -9)
 
     def settings(self) -> dict[str, str]:
         pairs = (word.partition("=") for flag, word in itertools.pairwise(self.argv) if flag == "--conf")
@@ -219,6 +220,59 @@ def test_a_submission_that_fails_is_the_drivers_failure_and_leaves_no_secret(
     assert cluster.of("secrets") == []
 
 
+def test_a_submission_that_is_killed_before_it_has_made_a_pod_leaves_no_secret(
+    cluster: Cluster, submission: Submission
+) -> None:
+    launcher().launch(SPEC).stop(60.0)
+    assert submission.stopped == [0]
+    assert cluster.of("secrets") == []
+
+
+@pytest.mark.parametrize("grace", [60.0, 0.0])
+def test_a_pod_that_comes_while_its_submission_is_killed_ends_and_its_secret_goes_with_it(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch, grace: float
+) -> None:
+    def stop(self: Submission, grace: float) -> None:
+        cluster.driver(submission.labels())
+        submission.status = ProcessStatus(False, -9)
+
+    monkeypatch.setattr(Submission, "stop", stop)
+    launcher().launch(SPEC).stop(grace)
+    pods, secrets = cluster.of("pods"), cluster.of("secrets")
+    if grace:
+        assert pods[0]["spec"]["activeDeadlineSeconds"] == 60
+        assert secrets[0]["metadata"]["ownerReferences"][0]["uid"] == pods[0]["metadata"]["uid"]
+    else:
+        assert pods == secrets == []
+
+
+def test_a_submission_that_cannot_be_started_leaves_no_secret(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(DriverFolder, "start", full)
+    with pytest.raises(OSError, match="no space left"):
+        launcher().launch(SPEC)
+    assert cluster.of("secrets") == []
+
+
+def test_a_retry_deletes_the_secret_of_a_submission_that_died_with_its_task(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher().launch(SPEC)
+    (submission.folder / "command.json").write_text(json.dumps({"argv": submission.argv}))
+    monkeypatch.setattr(DriverFolder, "newest", lambda self: submission)
+    found = launcher().find(SPEC)
+    assert found is not None
+    assert found.submitting
+    assert len(cluster.of("secrets")) == 1
+    submission.status = ProcessStatus(False)
+    assert launcher().find(SPEC) is None
+    assert cluster.of("secrets") == []
+
+
 def test_the_secret_goes_with_the_pod(cluster: Cluster, submission: Submission) -> None:
     driver = launcher().launch(SPEC)
     pod = cluster.driver(submission.labels())
@@ -303,11 +357,6 @@ def test_a_pod_gets_its_grace_also_where_the_cluster_s_clock_is_another(
     cluster.ahead = ahead
     driver.stop(120.0)
     assert 520 <= cluster.objects["pods", "orders-driver"]["spec"]["activeDeadlineSeconds"] <= 525
-
-
-def test_a_submission_without_a_pod_is_stopped_itself(submission: Submission) -> None:
-    launcher().launch(SPEC).stop(60.0)
-    assert submission.stopped == [0]
 
 
 def test_an_api_that_is_away_is_no_sign_of_death(

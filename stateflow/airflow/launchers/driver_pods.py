@@ -28,6 +28,8 @@ SCHEME = "k8s://"
 PULL_PATIENCE = 600.0
 """Seconds that a pod may wait for its image or for a node."""
 _TIMEOUT = (5, 30)
+_KILLED_WITHIN = 3.0
+"""Seconds that are waited for a killed submission. Airflow gives a killed task few."""
 
 
 def task_label(spec: DriverSpec) -> str:
@@ -186,9 +188,7 @@ class DriverPod:
         if found is None:
             return self._without_pod()
         self._pod = found
-        if not self._handed_over:
-            self._pods.hand_secret_to(self.secret, found)
-            self._handed_over = True
+        self._hand_secret_to(found)
         status = process_status(found)
         if (why := waits_for(found)) and self._waited() > PULL_PATIENCE:
             self._pods.kill(found)
@@ -196,6 +196,11 @@ class DriverPod:
                 False, 1, reason=f"its pod did not start within {PULL_PATIENCE:.0f} s: {why}"
             )
         return status
+
+    def _hand_secret_to(self, pod: Mapping[str, Any]) -> None:
+        if not self._handed_over:
+            self._pods.hand_secret_to(self.secret, pod)
+            self._handed_over = True
 
     def _without_pod(self) -> ProcessStatus:
         if self._pod is None and self._submission is not None:
@@ -252,12 +257,20 @@ class DriverPod:
     def stop(self, grace: float) -> None:
         """Within `grace` seconds the pod ends by itself, or its node kills it: a kill loses nothing."""
         found = self._pods.newest({LAUNCH: self.launch})
-        if self._submission is not None and found is None:
+        if found is None and self._submission is not None:
             self._submission.stop(0)
-        elif found is not None and grace:
+            end = time.monotonic() + _KILLED_WITHIN
+            while self.submitting and time.monotonic() < end:
+                time.sleep(0.05)
+            found = self._pods.newest({LAUNCH: self.launch})  # it may have made the pod meanwhile
+        if found is not None and grace:
             self._pods.end_after(found, grace)
-        elif found is not None:
+            self._hand_secret_to(found)
+            return
+        if found is not None:
             self._pods.kill(found)
+        if found is not None or not self.submitting:  # a pod that comes without its secret would hang
+            self._pods.delete_secret(self.secret)
 
 
 def secret_name(launch: str) -> str:

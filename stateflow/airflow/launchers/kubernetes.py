@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from stateflow.driver import supervisor
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import DriverSpec
 from stateflow.driver.supervision import Launcher
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.run_secrets import MOUNTED
 from stateflow.masking import is_secret
 
@@ -122,14 +123,19 @@ class _PodSubmission:
         """By label, from any host; else the submission that an earlier try began on this host."""
         pod = self.pods.newest({TASK: task_label(spec)})
         submission = DriverFolder.of(spec).newest()
-        launch = _launch_of(submission) if submission is not None else ""
-        if submission is not None and launch and submission.look().running:
-            return DriverPod(self.pods, launch, submission.above, submission=submission)
+        here = None
+        if submission is not None and (launch := _launch_of(submission)):
+            here = DriverPod(self.pods, launch, submission.above, submission=submission)
+            if here.submitting:
+                return here
+            # The secret goes with the pod, or now if there is none. The earlier try may have been killed before it saw to that.
+            here.look()
         if pod is None:
             return None
         own = pod["metadata"]["labels"]
-        same = submission if launch == own[LAUNCH] else None
-        return DriverPod(self.pods, own[LAUNCH], int(own.get(ABOVE, 0)), submission=same)
+        if here is not None and here.launch == own[LAUNCH]:
+            return here
+        return DriverPod(self.pods, own[LAUNCH], int(own.get(ABOVE, 0)))
 
     def launch(self, spec: DriverSpec) -> DriverPod:
         launch = new_launch()
@@ -142,7 +148,12 @@ class _PodSubmission:
         self.pods.create_secret(secret_name(launch), own, {**env, **spec.variables(secrets)})
         folder = DriverFolder.of(spec)
         environment = submission_environment(self.task, {})
-        submission = folder.start(argv, environment, Path.cwd(), above=spec.above)
+        try:
+            submission = folder.start(argv, environment, Path.cwd(), above=spec.above)
+        except Exception:
+            with suppress(StateflowError):  # why nothing was started says more
+                self.pods.delete_secret(secret_name(launch))
+            raise
         return DriverPod(self.pods, launch, spec.above, submission=submission)
 
     def _command(self, spec: DriverSpec, conf: Mapping[str, str]) -> list[str]:
