@@ -28,6 +28,8 @@ from tests.airflow.test_decorated import DAG_FILE
         ("AIRFLOW__CORE__DAGS_FOLDER", True),
         ("AIRFLOW__API__BASE_URL", True),
         ("AIRFLOW__SECRETS__BACKEND", True),
+        ("AIRFLOW__SECRETS__BACKEND_KWARGS", True),
+        ("AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS", True),
         ("__AIRFLOW_SUPERVISOR_FD", False),
         ("_AIRFLOW_PROCESS_CONTEXT", False),
         ("_AIRFLOW__STARTUP_MSG", False),
@@ -39,13 +41,30 @@ from tests.airflow.test_decorated import DAG_FILE
         ("AIRFLOW__CORE__FERNET_KEY", False),
         ("AIRFLOW__CORE__FERNET_KEY_CMD", False),
         ("AIRFLOW__API__SECRET_KEY", False),
+        ("AIRFLOW__WEBSERVER__SECRET_KEY", False),
+        ("AIRFLOW__WEBSERVER__SECRET_KEY_CMD", False),
+        ("AIRFLOW__CORE__INTERNAL_API_SECRET_KEY", False),
         ("AIRFLOW__API_AUTH__JWT_SECRET", False),
         ("AIRFLOW__CELERY__BROKER_URL", False),
         ("AIRFLOW__CELERY__RESULT_BACKEND_CMD", False),
+        ("AIRFLOW__CELERY__FLOWER_BASIC_AUTH", False),
+        ("AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__SENTINEL_KWARGS", False),
     ],
 )
 def test_a_variable_is_taken_over_unless_it_is_airflow_s_own(name: str, kept: bool) -> None:
     assert inherited({name: "as it was"}) == {**NO_DATABASE, **({name: "as it was"} if kept else {})}
+
+
+def test_what_is_not_taken_over_is_not_under_an_older_name_either() -> None:
+    from airflow.configuration import conf
+
+    older = {
+        f"AIRFLOW__{section}__{key}".upper(): f"AIRFLOW__{old_section}__{old_key}".upper()
+        for (section, key), (old_section, old_key, _) in conf.deprecated_options.items()
+    }
+    own = {new: old for new, old in older.items() if "hush" not in inherited({new: "hush"}).values()}
+    assert {"AIRFLOW__API__SECRET_KEY", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"} <= own.keys()
+    assert inherited(dict.fromkeys(own.values(), "hush")) == NO_DATABASE
 
 
 @pytest.mark.parametrize("task", [{}, {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "airflow-db-not-allowed:///"}])

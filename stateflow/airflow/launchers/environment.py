@@ -12,13 +12,15 @@ file."""
 _OF_AIRFLOWS_OWN = (
     "AIRFLOW__API_AUTH__",
     "AIRFLOW__API__SECRET_KEY",
-    "AIRFLOW__CELERY__BROKER_URL",
-    "AIRFLOW__CELERY__RESULT_BACKEND",
+    "AIRFLOW__CELERY_",
     "AIRFLOW__CORE__FERNET_KEY",
+    "AIRFLOW__CORE__INTERNAL_API_SECRET_KEY",
     "AIRFLOW__CORE__SQL_ALCHEMY_",
     "AIRFLOW__DATABASE__",
+    "AIRFLOW__WEBSERVER__SECRET_KEY",
 )
-"""The database, the keys and the broker of Airflow's own processes. With `_CMD` and `_SECRET` behind them, too."""
+"""The database, the keys and the broker of Airflow's own processes, under older names as well. With `_CMD` and `_SECRET` behind them, too.
+The secrets backend is not theirs alone: a DAG's file that a driver loads may ask it for variables and connections."""
 
 
 def inherited(task: Mapping[str, str]) -> dict[str, str]:
