@@ -6,10 +6,11 @@ import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stateflow.errors import StateflowError
 from stateflow.packaging.entries import ArchiveEntry
 from stateflow.packaging.native import Native, native
 from stateflow.storage.whole_files import whole_file
@@ -24,6 +25,8 @@ class ArchiveContent:
     """The files of an archive, read once to know their size and fingerprint."""
 
     entries: tuple[ArchiveEntry, ...]
+    marks: tuple[str, ...]
+    """Name, mode and hash of the bytes of each file."""
     fingerprint: str
     """A hash of names, modes and bytes, but not of the compression."""
     size: int
@@ -55,16 +58,20 @@ def read_content(
         named.setdefault(entry.name, entry)
     ordered = tuple(named[name] for name in sorted(named))
     total, done = sum(entry.size for entry in ordered), 0
-    digest = hashlib.sha256()
-    natives = []
+    marks, natives = [], []
     for entry in ordered:
         data = entry.read()
-        digest.update(f"{entry.name}\0{entry.executable:d}\0{hashlib.sha256(data).hexdigest()}\n".encode())
+        marks.append(_mark(entry, data))
         if (library := native(data)) is not None:
             natives.append((entry.name, library))
         done += len(data)
         advance(done, total)
-    return ArchiveContent(ordered, digest.hexdigest(), done, tuple(natives))
+    fingerprint = hashlib.sha256("".join(marks).encode()).hexdigest()
+    return ArchiveContent(ordered, tuple(marks), fingerprint, done, tuple(natives))
+
+
+def _mark(entry: ArchiveEntry, data: bytes) -> str:
+    return f"{entry.name}\0{entry.executable:d}\0{hashlib.sha256(data).hexdigest()}\n"
 
 
 def archive_path(folder: Path, stem: str, content: ArchiveContent) -> Path:
@@ -79,7 +86,7 @@ def write_archive(
     *,
     known: Collection[str] = (),
 ) -> Archive:
-    """Writes the whole archive or nothing.
+    """Writes the whole archive or nothing. StateflowError if a file is no longer as it was read: the name would promise other content.
 
     An archive that is there stays if its checksum is one of `known`. Else nobody knows what is in it: it may be cut off.
     """
@@ -93,16 +100,16 @@ def write_archive(
         gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        _write(tar, content.entries, content.size, advance)
+        _write(tar, content, advance)
     return _archive(path, content, made=True)
 
 
-def _write(
-    tar: tarfile.TarFile, entries: Sequence[ArchiveEntry], total: int, advance: Callable[[int, int], object]
-) -> None:
+def _write(tar: tarfile.TarFile, content: ArchiveContent, advance: Callable[[int, int], object]) -> None:
     done = 0
-    for entry in entries:
+    for entry, mark in zip(content.entries, content.marks, strict=True):
         data = entry.read()
+        if _mark(entry, data) != mark:
+            raise StateflowError(f"{entry.name} was changed while it was being packed: package again")
         member = tarfile.TarInfo(entry.name)
         member.size = len(data)
         member.mode = 0o755 if entry.executable else 0o644
@@ -110,7 +117,7 @@ def _write(
         member.mtime = 0
         tar.addfile(member, io.BytesIO(data))
         done += len(data)
-        advance(done, total)
+        advance(done, content.size)
 
 
 def _archive(path: Path, content: ArchiveContent, *, made: bool) -> Archive:

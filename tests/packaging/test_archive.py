@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from stateflow.errors import StateflowError
 from stateflow.packaging.archive import ArchiveContent, archive_path, read_content, write_archive
 from stateflow.packaging.entries import ArchiveEntry, file_entry
 from stateflow.pipelines.code.own_modules import files_below
+from tests.refusals.refusal import refused
 
 
 @pytest.fixture
@@ -108,6 +110,18 @@ def test_an_archive_that_could_not_be_finished_leaves_nothing(folder: Path, tmp_
     with pytest.raises(FileNotFoundError):
         write_archive(target, looked)
     assert list(target.parent.iterdir()) == []
+
+
+def test_a_file_that_is_saved_while_it_is_packed_is_named_and_what_was_there_stays(
+    folder: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "dist" / "1.tar.gz"
+    looked = content(folder)
+    there = write_archive(target, looked).path.read_bytes()
+    (folder / "a.py").write_text("x = 2\n")
+    with refused(StateflowError, "a.py was changed", "package again"):
+        write_archive(target, looked)
+    assert [each.read_bytes() for each in target.parent.iterdir()] == [there]
 
 
 def test_the_order_in_which_files_are_found_does_not_matter() -> None:
