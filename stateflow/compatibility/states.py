@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from stateflow.compatibility.renamed_columns import reused_names, reused_since
 from stateflow.errors import CorruptError, IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import (
@@ -43,20 +44,19 @@ from stateflow.state.values.schema_text import read_columns
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
-_REUSED = "former names that other columns have"
-"""Name of an option: the code of the record told a renamed column from the one that has its former name since."""
+_COLUMNS = "columns of input "
+"""How the names of options begin that say which columns an input had: a name of today may have been another column's then."""
 _HELD_BACK = "held back"
 """Name of an option: by how much the operators before it hold an operator back."""
 BEGIN_ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
-    """What an operator with two inputs is of, and which former names of columns others have; and of a ready-made one its kind, the options
-    that its state is made with and the columns of rows in its blocks."""
+    """What an operator with two inputs is of, and which columns its inputs have; and of a ready-made one its kind, the options that its state is
+    made with and the columns of rows in its blocks."""
     declared = node.columnar
     inputs = {OPTION_INPUTS: " and ".join(_origins(node))} if len(node.keyed) > 1 else {}
-    if reused := _reused_names(node.rows):
-        inputs[_REUSED] = listed(_reused_text(*pair) for pair in reused.items())
+    inputs |= {f"{_COLUMNS}{n}": listed(rows.names) for n, rows in enumerate(node.rows) if rows is not None}
     if not isinstance(declared, ReadyOperator):
         return inputs
     held_back = {_HELD_BACK: duration(node.held_back)} if node.held_back else {}
@@ -233,31 +233,25 @@ def _former_names(node: KeyedNode) -> dict[str, str]:
     return renamed
 
 
-def _reused_names(inputs: Sequence[RowType | None]) -> dict[str, str]:
-    """By former name of a column that another one has today, the column that had it. A join puts the side before names, in its condition and
-    in its blocks."""
-    reused: dict[str, str] = {}
-    for side, rows in zip(("left", "right"), inputs, strict=False):
-        fields = rows.fields if rows is not None else ()
-        now = {field.name for field in fields}
+def _reused_names(
+    inputs: Sequence[RowType | None], reused: Callable[[int, RowType], dict[str, str]]
+) -> dict[str, str]:
+    """Reused names of all inputs. A join puts the side before names, in its condition and in its blocks."""
+    names: dict[str, str] = {}
+    for n, (side, rows) in enumerate(zip(("left", "right"), inputs, strict=False)):
+        own = {} if rows is None else reused(n, rows)
         for before in ("", f"{side}_", f"{side}.") if len(inputs) > 1 else ("",):
-            reused |= {
-                before + alias: before + field.name
-                for field in fields
-                for alias in field.aliases
-                if alias in now and alias != field.name
-            }
-    return reused
+            names |= {before + old: before + name for old, name in own.items()}
+    return names
 
 
 def _reused_since(inputs: Sequence[RowType | None], before: OperatorState) -> dict[str, str]:
-    """The same of names that another column has since the record, whose code meant the renamed column by them."""
-    known = before.options.get(_REUSED, "").split(", ")
-    return {old: name for old, name in _reused_names(inputs).items() if _reused_text(old, name) not in known}
-
-
-def _reused_text(old: str, name: str) -> str:
-    return f"{old} of {name}"
+    """By name that another column has since the record, the column that its code meant by it. Records of before columns were noted do not
+    tell."""
+    return _reused_names(
+        inputs,
+        lambda n, rows: reused_since(rows, before.options.get(f"{_COLUMNS}{n}", "").split(", ")),
+    )
 
 
 def _refuse_reused_name(
@@ -275,7 +269,7 @@ def _refuse_reused_name(
 
 def _refuse_reused_columns(node: KeyedNode, before: OperatorState, was: str, now: str) -> None:
     """Refuses that one of two columns goes on from what rows in state have of the other one. Raises RefusedError."""
-    if not (names := _reused_names(node.rows)):
+    if not (names := _reused_names(node.rows, lambda _, rows: reused_names(rows))):
         return
     reused = _reused_since(node.rows, before)
     kept, today = ({field.name for field in read_columns(text)} for text in (was, now))

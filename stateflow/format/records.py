@@ -230,8 +230,8 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     parallelism: Count = 0
     """How many subtasks the pipeline gives it, whatever the run has; 0 when the pipeline leaves that to the run."""
     options: dict[str, str] = {}
-    """Of a ready-made operator: the options that its state depends on, as text. Code with another value could not read the
-    state."""
+    """Which columns its inputs have. Of a ready-made operator also the options that its state depends on, as text: code with another value could
+    not read the state."""
     feeds: tuple[tuple[Name, Name], ...] = ()
     """The feeds that it reads, by operator and state: it has had rows for all that the state holds at this record."""
 

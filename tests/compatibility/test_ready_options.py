@@ -691,5 +691,5 @@ def test_options_are_kept_by_records_as_text() -> None:
     again = msgspec.json.decode(msgspec.json.encode(made), type=OperatorState)
     assert again.options == {
         "operator": "window aggregate", "window": "tumbling(1 minute)", "event time": "ts", "lateness": "10 minutes",
-        "emit": "final", "aggregate 'n'": "sum(amount)",
+        "emit": "final", "aggregate 'n'": "sum(amount)", "columns of input 0": "user, shop, sku, amount, price, paid, ts, at",
     }  # fmt: skip

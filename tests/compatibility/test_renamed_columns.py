@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from msgspec.structs import replace
 
 import stateflow as sf
 from stateflow.compatibility.flows import Check, compare
@@ -407,6 +408,53 @@ def test_a_column_with_a_former_name_of_another_one_goes_on_itself(operator: str
     assert problem(flow_of(Renamed, declare, {}), renamed) == ""
     assert problem(renamed, renamed) == problem(reused, reused) == ""
     assert problem(reused, renamed), "the record tells the two apart"
+
+
+@dataclass
+class Unaliased(Forgetful):
+    """`Reused` without its aliases."""
+
+    revenue: int = 0
+
+
+@dataclass
+class RenamedAgain:
+    shop: int
+    income: Annotated[int, sf.field(aliases=["revenue", "takings"])]
+    item: Annotated[str, sf.field(aliases=["product"])]
+    moment: datetime
+    revenue: int = 0
+
+
+@pytest.mark.parametrize("operator", BOTH_NAMES)
+def test_a_record_that_does_not_say_what_columns_there_were_refuses_no_unchanged_code(operator: str) -> None:
+    for called in ({}, MISREAD):
+        flow = flow_of(Reused, BOTH_NAMES[operator], called)
+        before = recorded(flow.operators[0])
+        op = before.operators["op"]
+        kept = {name: text for name, text in op.options.items() if not name.startswith("columns of input")}
+        assert kept != op.options
+        before = replace(before, operators={"op": replace(op, options=kept)})
+        [found] = compare(allowing(flow), "options", before).operators
+        assert found.problem == ""
+
+
+@pytest.mark.parametrize("operator", BOTH_NAMES)
+def test_an_alias_that_comes_back_takes_no_column_from_code_that_knew_both(operator: str) -> None:
+    declare = BOTH_NAMES[operator]
+    for called in ({}, MISREAD):
+        between = flow_of(Unaliased, declare, called)
+        assert problem(flow_of(Reused, declare, called), between) == ""
+        assert problem(between, flow_of(Reused, declare, called)) == ""
+    assert problem(flow_of(Unaliased, declare, MISREAD), flow_of(Reused, declare, {}))
+
+
+@pytest.mark.parametrize("operator", [*KEEP_NONE, "first by it", "key", "key of code"])
+def test_a_column_that_is_renamed_again_keeps_to_its_newest_name(operator: str) -> None:
+    declare = BOTH_NAMES[operator]
+    for before, after in ((MISREAD, MISREAD), ({}, {"takings": "income"})):
+        assert problem(flow_of(Reused, declare, before), flow_of(RenamedAgain, declare, after)) == ""
+    assert problem(flow_of(Sale, declare, OLD), flow_of(RenamedAgain, declare, MISREAD))
 
 
 def test_a_key_that_was_renamed_and_whose_name_is_reused_finds_its_state() -> None:
