@@ -165,13 +165,13 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
             f"window's length, the bounds of a join), so that rows would be late for it or come twice: put them back, or {BEGIN_ANEW}"
         )
     _check_forms(node, declared, before)
-    reused = _reused_since(node.rows, before)
-    former = _former_names(node)
+    names = _former_names(node), _reused_since(node.rows, before)
     for name, value in declared.fixed.items():
         was = _noted(before, name, value)
+        # Others may have the words of columns: a duration its unit, a join its kind.
+        former, reused = names if name.startswith(_OF_COLUMNS) else ({}, {})
         if value in (was, _with_names(former, was)):
-            # Other words of it may be called as a former name is that no column has today, such as the unit of a duration.
-            _refuse_reused_name(node, f"its {name} was {was}", reused, _WORDS.findall(was))
+            _refuse_reused_name(node, f"its {name} was {was}", reused, _COLUMN.findall(was))
         elif not declared.reads_as(name, was) and _with_names(former | reused, was) != value:
             other = BEGIN_ANEW
             if OPTION_AGGREGATE in name:
@@ -208,12 +208,15 @@ def _check_new_aggregates(
             )
 
 
-_WORDS = re.compile(r"'[^']*'|\w+")
+_OF_COLUMNS = (OPTION_AGGREGATE, "by", "event time", "order_by of ", "per", "where")
+"""How the names of options begin that name columns."""
+_COLUMN = re.compile(r"'[^']*'|\w+(?!\w| ?[\d(])")
+"""A word before a bracket is a function, and one before a number says what that is, such as `limit 10`."""
 
 
 def _with_names(renamed: Mapping[str, str], option: str) -> str:
     """An option of earlier code, in which columns have today's names. Text in quotes is a value and stays."""
-    return _WORDS.sub(lambda word: renamed.get(word[0], word[0]), option)
+    return _COLUMN.sub(lambda word: renamed.get(word[0], word[0]), option)
 
 
 def _former_names(node: KeyedNode) -> dict[str, str]:

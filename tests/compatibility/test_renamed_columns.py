@@ -411,6 +411,83 @@ def test_a_column_with_a_former_name_of_another_one_goes_on_itself(operator: str
 
 
 @dataclass
+class Worded:
+    shop: int
+    day: int
+    first: int
+    count: int
+    left: int
+    limit: int
+    revenue: int
+    ts: datetime
+
+
+@dataclass
+class Reworded:
+    """Each new name was another column's, and each is a word of some option."""
+
+    shop: int
+    weekday: Annotated[int, sf.field(aliases=["day"])]
+    earliest: Annotated[int, sf.field(aliases=["first"])]
+    number: Annotated[int, sf.field(aliases=["count"])]
+    rest: Annotated[int, sf.field(aliases=["left"])]
+    most: Annotated[int, sf.field(aliases=["limit"])]
+    revenue: int
+    ts: datetime
+    day: int = 0
+    first: int = 0
+    count: int = 0
+    left: int = 0
+    limit: int = 0
+
+
+@dataclass
+class Unworded:
+    shop: int
+    weekday: Annotated[int, sf.field(aliases=["day"])]
+    last: Annotated[int, sf.field(aliases=["first"])]
+    number: Annotated[int, sf.field(aliases=["count"])]
+    rest: Annotated[int, sf.field(aliases=["left"])]
+    most: Annotated[int, sf.field(aliases=["limit"])]
+    revenue: int
+    ts: datetime
+
+
+WORDS: dict[str, Callable[[Any, Names], Any]] = {
+    "tumbling": lambda s, name: s.key_by("shop").window(sf.tumbling("1 day")).aggregate(
+        "op", OUT, total=sf.count(where=f"{name('number')} > 0")
+    ),
+    "running": lambda s, name: s.key_by("shop", order_by="ts").aggregate(
+        "op", "shop long, n long, each array<long>", n=sf.count(), each=sf.collect("revenue", limit=10)
+    ),
+    "first": lambda s, name: s.deduplicate("op", by="shop", within="1 day"),
+    "join": lambda s, name: s.key_by("shop").join(
+        "op", s.key_by("shop"), "shop long, left_revenue long", within=("0 minutes", "1 day"), how="left"
+    ),
+}  # fmt: skip
+WORDED = {"moment": "ts", "number": "count"}
+
+
+@pytest.mark.parametrize("operator", WORDS)
+@pytest.mark.parametrize("rows", [Reworded, Unworded], ids=["reused", "renamed"])
+def test_a_word_of_an_option_is_no_column(rows: type, operator: str) -> None:
+    before = flow_of(Worded, WORDS[operator], WORDED)
+    refusal = problem(before, flow_of(rows, WORDS[operator], {"moment": "ts"}))
+    if rows is Reworded and operator == "first":
+        assert "'waiting'" in refusal, "the rows that it keeps have the columns"
+    else:
+        assert refusal == ""
+
+
+def test_a_changed_word_of_an_option_is_no_renamed_column() -> None:
+    def keeping(which: str) -> Callable[[Any, Names], Any]:
+        return lambda s, name: s.deduplicate("op", by="shop", within="1 day", keep=which)
+
+    before = flow_of(Worded, keeping("first"), WORDED)
+    assert "keep was first" in problem(before, flow_of(Unworded, keeping("last"), WORDED))
+
+
+@dataclass
 class Unaliased(Forgetful):
     """`Reused` without its aliases."""
 
