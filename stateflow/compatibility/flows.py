@@ -10,6 +10,7 @@ from stateflow.checkpoint.pins import before_drop
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.checkpoint.statistics import POSITIONS, UNDONE_BY
 from stateflow.compatibility.non_restored import NonRestored, non_restored
+from stateflow.compatibility.renamed_columns import reused_since
 from stateflow.compatibility.states import (
     NewerTypeError,
     changed_elements,
@@ -175,17 +176,24 @@ def source_refusals(flow: Flow, record: Record | None) -> dict[str, str]:
 
 
 def _check_time_column(node: SourceNode, recorded: SourceState) -> None:
-    """Refuses that rows are judged by how far the times of another column are. Records of before the column was noted do not tell."""
-    was, now = recorded.time_column, node.event_time
-    column = node.rows.field(now) if node.rows is not None and now is not None else None
-    if recorded.event_time is None or was == "" or now in (None, was):
+    """Refuses that rows are judged by how far the times of another column are. Records of before this was noted do not tell."""
+    was, now, rows = recorded.time_column, node.event_time, node.rows
+    if recorded.event_time is None or was == "" or now is None:
         return
-    if column is None or was not in column.aliases:
-        raise IncompatibleError(
-            f"source {node.uid!r}: its event time was {was!r} and is {now!r} now, and its rows would be late or on time by how far {was!r} has come: put "
-            f"it back; or, if {now!r} is the new name of that column, give the field sf.field(aliases=[{was!r}]); or begin event time anew with "
-            "`stateflow restore JOB FILE --from latest --reset-watermark`"
-        )
+    called = was if rows is None else reused_since(rows, recorded.columns).get(was, was)
+    column = None if rows is None else rows.field(now)
+    has_alias = column is not None and was in column.aliases
+    if now == called or (has_alias and now not in recorded.columns):
+        return
+    column_was, way = repr(was), "put it back"
+    if called != was:
+        column_was, way = f"{was!r}, which is called {called!r} today", f"say event_time={called!r}"
+    elif not has_alias:
+        way += f"; or, if {now!r} is the new name of that column, give the field sf.field(aliases=[{was!r}])"
+    raise IncompatibleError(
+        f"source {node.uid!r}: its event time was {column_was}, and is {now!r} now, and its rows would be late or on time by how far {called!r} has "
+        f"come: {way}; or begin event time anew with `stateflow restore JOB FILE --from latest --reset-watermark`"
+    )
 
 
 def compare(

@@ -310,6 +310,9 @@ class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
     """By `<leaf>/<topic>` the topics of Kafka, or partitions of them, that it has read and does not name any more. One that comes back goes on from there."""
     time_column: str = ""
     """The column that its event times are of. Empty in records from before this was noted."""
+    columns: tuple[str, ...] = ()
+    """The columns that its rows had in the code that `time_column` is of: that name may be another column's since. Empty where the code declared
+    none, and in records from before this was noted."""
 
 
 CATALOG_NAME = "catalog_name"

@@ -255,7 +255,7 @@ def with_time_anew(record: Record) -> Record:
         watermark=None,
         sources={
             uid: msgspec.structs.replace(
-                s, event_time=None, active=None, partitions={}, silent=0, time_column=""
+                s, event_time=None, active=None, partitions={}, silent=0, time_column="", columns=()
             )
             for uid, s in record.sources.items()
         },

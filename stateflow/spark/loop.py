@@ -300,7 +300,7 @@ class BatchLoop:
         observed = {} if input_free else less(observations(self.spark, self.inputs.observed, read), counted)
         check_times(observed)
         positions = advanced(
-            read,
+            self.inputs.with_time_columns(read),
             observed,
             batch.attempt.moment.now,
             self.admission.waits,

@@ -47,8 +47,6 @@ class SourceRecords:
                 since=inputs.since[uid],
                 topic_ids=inputs.topic_ids.get(uid, {}),
                 change_feeds=inputs.change_feeds.get(uid, ()),
-                # Its times stay while the code declares none.
-                time_column=inputs.time_columns.get(uid, source.time_column),
             )
             for uid, source in self.commits.noted(captured, before).items()
         }

@@ -34,6 +34,13 @@ class Renamed:
     done: Annotated[datetime, sf.field(aliases=["processed"])]
 
 
+@dataclass
+class Reused(Renamed):
+    """`processed` is a new column, of another meaning than the one that was called so."""
+
+    processed: datetime
+
+
 def flow(rows: Any, column: str | None, *, function: bool = False) -> Flow:
     @sf.pipeline("times")
     def times(flow: sf.Flow) -> None:
@@ -44,8 +51,11 @@ def flow(rows: Any, column: str | None, *, function: bool = False) -> Flow:
     return times.build()
 
 
-def of(column: str, reached: int | None = REACHED) -> SourceState:
-    return SourceState(lines=(LINE,), kind="delta", event_time=reached, time_column=column)
+def of(column: str, reached: int | None = REACHED, columns: tuple[str, ...] = ()) -> SourceState:
+    return SourceState(lines=(LINE,), kind="delta", event_time=reached, time_column=column, columns=columns)
+
+
+ORDER, BOTH = ("user", "created", "processed"), ("user", "created", "done", "processed")
 
 
 @pytest.mark.parametrize("function", [False, True], ids=["table", "function"])
@@ -69,8 +79,20 @@ def test_the_times_of_another_column_are_refused_with_the_way_on(rows: Any, func
         (of("processed"), Order, None),
         (of("processed", reached=None), Order, "created"),
         (of(""), Order, "created"),
+        (of("processed", columns=ORDER), Reused, "done"),
+        (of("processed", columns=BOTH), Reused, "processed"),
+        (of("processed"), Reused, "processed"),
     ],
-    ids=["the same", "renamed", "none", "none yet", "of before it was noted"],
+    ids=[
+        "the same",
+        "renamed",
+        "none",
+        "none yet",
+        "of before it was noted",
+        "renamed and its name reused",
+        "another one with that name",
+        "of before its neighbours were noted",
+    ],
 )
 def test_times_that_may_be_of_the_same_column_go_on(
     before: SourceState, rows: Any, column: str | None
@@ -78,3 +100,19 @@ def test_times_that_may_be_of_the_same_column_go_on(
     recorded, now = record(sources={"src": before}), flow(rows, column)
     assert compare(now, "times", recorded).sources == {"src": "continues"}
     check_flow(now, recorded)
+
+
+@pytest.mark.parametrize(
+    ("columns", "now", "named"),
+    [
+        (ORDER, "processed", ("'processed'", "'done'", "event_time='done'")),
+        (ORDER, "created", ("'created'", "event_time='done'")),
+        (BOTH, "done", ("'processed'", "'done'")),
+    ],
+)
+def test_the_times_of_a_column_with_a_reused_name_are_refused(
+    columns: tuple[str, ...], now: str, named: tuple[str, ...]
+) -> None:
+    before = record(sources={"src": of("processed", columns=columns)})
+    with refused(IncompatibleError, "source 'src'", *named, "--reset-watermark"):
+        check_flow(flow(Reused, now), before)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
+from stateflow.compatibility.flows import check_flow
 from stateflow.errors import IncompatibleError, UserCodeError, user_frames
 from stateflow.spark.inputs import open_inputs
 from stateflow.spark.session.shipping import by_value
@@ -652,3 +655,35 @@ def test_a_run_by_another_column_of_event_time_is_refused_until_time_begins_anew
     bench.rows("in", [{"created": at(3), "processed": at(92)}])
     bench.run(release("created"))
     assert times() == ("created", minute(3))
+
+
+@dataclass
+class Moments:
+    created: datetime
+    done: Annotated[datetime, sf.field(aliases=["processed"])]
+
+
+@dataclass
+class MomentsLater:
+    created: datetime
+    done: datetime
+
+
+def test_a_batch_without_input_notes_todays_name_of_the_column_of_event_time(bench: Workbench) -> None:
+    def release(column: str, rows: Any) -> sf.Pipeline:
+        @sf.pipeline("renaming")
+        def renaming(flow: sf.Flow) -> None:
+            opened = bench.source("in", f"created timestamp, {column} timestamp")
+            source = flow.source("in", opened, rows, event_time=column, watermark="1 minute")
+            source.collect("out", sf.memory("renaming"))
+
+        return renaming
+
+    bench.rows("in", [{"created": at(1), "processed": at(90)}])
+    bench.run(release("processed", None))
+    bench.run(release("done", Moments), drain=True)
+    assert [report.input_free for report in bench.reports] == [True]
+    newest = bench.records("renaming")[-1]
+    source = newest.sources["in"]
+    assert (source.time_column, source.columns) == ("done", ("created", "done"))
+    check_flow(release("done", MomentsLater).build(), newest)

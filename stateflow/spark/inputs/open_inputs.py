@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
-from stateflow.format.records import Record
+from stateflow.format.records import Record, SourceState
 from stateflow.format.source_offsets import CONNECTED, SourceLeaves, check_same_source
 from stateflow.operators.lateness import is_late
 from stateflow.pipelines.graph import SinkNode, SourceNode, put_table
@@ -112,10 +113,16 @@ class OpenInputs:
         """By source, for its record, what it says of where it begins."""
         return {node.uid: node.factory.since for node in self.nodes}
 
-    @cached_property
-    def time_columns(self) -> dict[str, str]:
-        """By source with event time, for its record, the column that has it."""
-        return {node.uid: node.event_time for node in self.nodes if node.event_time is not None}
+    def with_time_columns(self, sources: Mapping[str, SourceState]) -> dict[str, SourceState]:
+        """The sources for a record, with the columns that have their event times. A source without event time keeps what its record says."""
+        noted = dict(sources)
+        for node in self.nodes:
+            if node.event_time is not None and node.uid in noted:
+                columns = node.rows.names if node.rows is not None else ()
+                noted[node.uid] = msgspec.structs.replace(
+                    noted[node.uid], time_column=node.event_time, columns=columns
+                )
+        return noted
 
     @cached_property
     def cutting(self) -> frozenset[str]:

@@ -69,6 +69,7 @@ def capture(
             silent=before.silent,
             left=before.left,
             time_column=before.time_column,
+            columns=before.columns,
         )
         first_leaf += len(lines)
     return captured
