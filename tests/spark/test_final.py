@@ -179,7 +179,6 @@ def test_a_drain_that_a_stop_asks_for_tries_a_failed_batch_again(
 def test_a_stop_calls_off_a_drain_that_has_not_begun(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_value([pipelines, sys.modules[__name__]])
     bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
     decide, beat_once, heard = Writer.decide, Heart.beat_once, list[str]()
