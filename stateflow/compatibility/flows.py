@@ -66,7 +66,7 @@ class OperatorCheck:
     counts: Mapping[str, int] = field(default_factory=dict)
     """Of keyed states whose type has changed: how many entries each has, if somebody has counted them."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of a ready-made operator: what it is and what its state is made with, as its records will have it."""
+    """As its records will have it: the columns of its inputs, and of a ready-made operator what it is and what its state is made with."""
     combines: bool = False
     """Whether batches may be summed up before the exchange."""
 

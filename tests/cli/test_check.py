@@ -49,7 +49,7 @@ def test_the_code_that_made_the_state_fits_and_its_parameters_are_known(
                 "evolution": {},
                 "entries": None,
                 "counts": {},
-                "options": {},
+                "options": {"columns of input 0": "user, amount, ts"},
                 "combines": False,
             }
         ],
