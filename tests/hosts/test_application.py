@@ -179,9 +179,9 @@ def test_a_draining_application_does_not_end_under_a_run_that_has_its_place_and_
         assert process.stdin is not None
         process.stdin.write("drain\n")
         process.stdin.flush()
-        eventually(lambda: ask(found, "show")["draining"], "it drains")
+        eventually(lambda: ask(found)["draining"], "it drains")
         time.sleep(0.5)
-        assert ask(found, "show")["runs"] == []
+        assert ask(found)["runs"] == []
         assert process.poll() is None
         process.send_signal(signal.SIGUSR1)
         assert process.wait(60) == 0
