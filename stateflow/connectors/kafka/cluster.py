@@ -250,6 +250,10 @@ class Cluster:
         return chosen(self._driver, self._settings.get("partitioner", _PARTITIONER), partitions)
 
     def _producer(self, more: Mapping[str, Any]) -> Any:
+        try:
+            largest = self._largest
+        except NotFoundError:
+            largest = LARGEST  # its slot can still be read, and `facts` says that the topic is gone
         settings = {
             "partitioner": _PARTITIONER,
             "compression.type": "lz4",
@@ -258,7 +262,7 @@ class Cluster:
             "queue.buffering.max.kbytes": 262_144,
             "delivery.report.only.error": True,
             **self._settings,
-            "message.max.bytes": max(self._largest, 1_000),
+            "message.max.bytes": max(largest, 1_000),
             **more,
         }
         with self._errors():
