@@ -53,6 +53,10 @@ class Topics:
     def make(self, name: str, partitions: int = 2, **config: str) -> str:
         made = NewTopic(name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
         self._admin.create_topics([made])[name].result(30)
+        # A loaded broker answers for a moment that it does not know a topic which it has just made.
+        until = time.monotonic() + 30
+        while name not in self.names and time.monotonic() < until:
+            time.sleep(0.05)
         return name
 
     def delete(self, name: str) -> None:
