@@ -68,6 +68,19 @@ def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path,
     assert contents(spark, path, "n") == [1, 2, 3, 100]
 
 
+def test_rows_are_counted_also_where_delta_collects_no_statistics(
+    spark: SparkSession, path: Path, log: SinkLog
+) -> None:
+    """A replay would take them for none, and say that code which drops them changes nothing."""
+    plain = spark.newSession()
+    plain.conf.set("spark.databricks.delta.stats.collect", "false")
+    sink = opened(spark, path)
+    for rows in ((1, 2, 3), ()):
+        prepared = log.prepare(sink, numbers(plain, *rows))
+        assert "numRecords" not in str(prepared.payload["actions"])
+        assert prepared.rows == len(rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "upsert"])
 def test_of_two_copies_of_a_log_only_one_gets_its_rows_in_and_the_other_hears_of_it(

@@ -87,6 +87,14 @@ def test_a_small_table_has_its_files_written_anew_in_one_version(
     assert numbers == {"numSourceRows": "5", "numOutputRows": "4"}
 
 
+def test_rows_that_nobody_has_counted_are_no_zero_in_the_tables_history() -> None:
+    counted, uncounted = (
+        json.dumps({"add": {"size": 9, **stats}}) for stats in ({"stats": '{"numRecords": 4}'}, {})
+    )
+    assert delta_rewrite.metrics([], [counted, counted], 5)["numOutputRows"] == 8
+    assert "numOutputRows" not in delta_rewrite.metrics([], [counted, uncounted], 5)
+
+
 def test_a_key_that_partitions_hold_as_null_is_not_written_beside_itself(
     spark: SparkSession, path: Path, log: SinkLog
 ) -> None:

@@ -20,7 +20,7 @@ from stateflow.spark.sinks.delta_table import (
     committed,
     in_sql,
     open_table,
-    rows_of,
+    rows_in,
     stuck,
 )
 from stateflow.spark.sinks.driver_written import written_by_driver
@@ -78,7 +78,7 @@ class DeltaAppend(TableSink):
                 "exactly_once": exactly_once,
                 **before,
             },
-            rows=sum(rows_of(add) for add in adds),
+            rows=rows_in(txn, actions),
         )
 
     def _written(self, txn: Transaction, frame: DataFrame, at: SinkSlot) -> list[str]:
@@ -107,7 +107,7 @@ class DeltaAppend(TableSink):
             metrics = {
                 "numAddedFiles": len(now_added),
                 "numRemovedFiles": 0,
-                "numOutputRows": sum(rows_of(add) for add in now_added),
+                "numOutputRows": request.prepared.rows,
                 "numOutputBytes": sum(int(add["size"]) for add in now_added),
             }
             txn.commit([*actions, *marks], at.app_id, at.slot, metrics)

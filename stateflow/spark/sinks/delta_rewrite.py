@@ -19,7 +19,7 @@ from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.rows.row_type import quoted
 from stateflow.spark.internals.delta_log import CHANGE_FEED, LoggedFile, TableShape, Transaction
 from stateflow.spark.sinks.change_files import as_no_change, changes, same_keys
-from stateflow.spark.sinks.delta_table import rows_of
+from stateflow.spark.sinks.delta_table import counted_rows
 from stateflow.spark.sinks.fit import PHYSICAL
 from stateflow.spark.sinks.key_ranges import (
     Bound,
@@ -260,9 +260,10 @@ def metrics(removed: Sequence[LoggedFile], actions: Sequence[str], staged_rows: 
     parsed = [json.loads(action) for action in actions]
     added = [action["add"] for action in parsed if "add" in action]
     changed = [action["cdc"] for action in parsed if "cdc" in action]
+    rows = counted_rows(actions)
     return {
         "operationNumSourceRows": staged_rows,
-        "numOutputRows": sum(map(rows_of, added)),
+        **({} if rows is None else {"numOutputRows": rows}),
         "numTargetFilesAdded": len(added),
         "numTargetFilesRemoved": len(removed),
         "numTargetBytesAdded": sum(int(add["size"]) for add in added),

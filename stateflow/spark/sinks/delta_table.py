@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -196,8 +196,16 @@ def added(actions: Sequence[str]) -> list[dict[str, Any]]:
     return [dict(action["add"]) for action in map(json.loads, actions) if "add" in action]
 
 
-def rows_of(add: Mapping[str, Any]) -> int:
-    return int(json.loads(add.get("stats") or "{}").get("numRecords", 0))
+def rows_in(txn: Transaction, actions: Sequence[str]) -> int:
+    """The rows of files that were just written."""
+    rows = counted_rows(actions)
+    return txn.reread(actions).count() if rows is None else rows
+
+
+def counted_rows(actions: Sequence[str]) -> int | None:
+    """What the statistics of added files say; None where the session collects none."""
+    counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in added(actions)]
+    return None if None in counts else sum(counts)
 
 
 def conflicted(error: BaseException) -> bool:
