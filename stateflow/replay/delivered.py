@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stateflow.errors import StateflowError
 from stateflow.format.records import FileRef, Outcome, Prepared
 from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY, kind_in_record
+from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.sinks.delta_table import added, log_of
 from stateflow.spark.sinks.kinds import class_of
@@ -20,6 +20,7 @@ from stateflow.storage.files import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 
 class NotKept(Exception):
@@ -38,7 +39,9 @@ def delivered_rows(spark: SparkSession, prepared: Prepared, stager: Stager) -> p
             return _of_table(spark, prepared)
         if prepared.files:
             rows = _put_out(spark, stager, prepared)
-            return staged_rows(spark, stager, prepared) if rows is None else rows
+            return (
+                staged_rows(spark, stager, prepared.files, staged_schema(prepared)) if rows is None else rows
+            )
         kind = kind_in_record(prepared.kind)
         if kind is not None and (told := class_of(kind).delivered(prepared)) is not None:
             return told
@@ -53,19 +56,13 @@ def was_abandoned(outcome: Outcome | None, uid: str) -> bool:
     return outcome is not None and outcome.sinks.get(uid) == "abandoned"
 
 
-def staged_rows(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table:
-    """The rows of a sink that staged them."""
-    local = stager.local_files(prepared.files)
-    if local is not None and all(path.suffix == ".parquet" for path in local):
-        return read_files(stager, prepared.files)
-    return stager.read(spark, prepared.files, staged_schema(prepared)).toArrow()
-
-
-def read_files(stager: Stager, refs: Sequence[FileRef]) -> pa.Table:
-    """The rows of staged files that this process can open."""
+def staged_rows(spark: SparkSession, stager: Stager, refs: Sequence[FileRef], schema: StructType) -> pa.Table:
+    """The rows of staged files, with the columns of `schema`."""
+    if not refs:
+        return arrow_schema(schema).empty_table()
     local = stager.local_files(refs)
-    if local is None:
-        raise StateflowError("staged files are not on this host")
+    if local is None or any(path.suffix != ".parquet" for path in local):
+        return stager.read(spark, refs, schema).toArrow()
     for ref, path in zip(refs, local, strict=True):
         verify(ref, path, ref.base or stager.store.url)
     return pa.concat_tables([pq.read_table(path) for path in local], promote_options="permissive")

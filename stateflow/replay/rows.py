@@ -180,7 +180,8 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
     if any(is_kind(whole.type) for is_kind in _AS_JSON):
         texts = pa.array(
-            [None if value is None else _json(value) for value in whole.to_pylist()], pa.large_string()
+            [None if value is None else _json(_with_dicts(value)) for value in whole.to_pylist()],
+            pa.large_string(),
         )
     else:
         texts = whole.cast(pa.large_string())
@@ -192,6 +193,22 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
 
 def _json(value: Any) -> str:
     return json.dumps(jsonable(value), sort_keys=True, default=str)
+
+
+def _with_dicts(value: Any) -> Any:
+    """The value with its maps as dicts, whose entries have no order. Arrow gives lists of pairs, which stay, sorted, where no dict can have
+    such keys."""
+    if isinstance(value, dict):
+        return {name: _with_dicts(each) for name, each in value.items()}
+    if not isinstance(value, list):
+        return value
+    if not value or not isinstance(value[0], tuple):
+        return [_with_dicts(each) for each in value]
+    pairs = [(_with_dicts(key), _with_dicts(each)) for key, each in value]
+    try:
+        return dict(pairs)
+    except TypeError:
+        return sorted(pairs, key=_json)
 
 
 def _surplus(before: pa.Array, after: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -222,10 +239,10 @@ def _last(codes: np.ndarray[Any, Any], surplus: np.ndarray[Any, Any]) -> np.ndar
 def _paired(old: pa.Table, new: pa.Table, key: Sequence[str]) -> Iterator[RowChange]:
     """A row that is gone and a new one of the same key are one row that is different."""
     waiting: dict[str, list[dict[str, Any]]] = {}
-    for row in old.to_pylist():
+    for row in map(_with_dicts, old.to_pylist()):
         waiting.setdefault(_key_text(row, key), []).append(row)
     rest: list[RowChange] = []
-    for row in new.to_pylist():
+    for row in map(_with_dicts, new.to_pylist()):
         partners = waiting.get(_key_text(row, key)) if key else None
         named = {name: row[name] for name in key}
         if partners:

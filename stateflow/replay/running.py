@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.checkpoint.statistics import POSITIONS
 from stateflow.compatibility.states import forgets
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Prepared, Record
@@ -21,16 +22,16 @@ from stateflow.quantities import several
 from stateflow.reading.snapshots import reader_context
 from stateflow.replay.captured import CapturedSink, unheard
 from stateflow.replay.comparison import SHOWN, ReplayReport, SinkChanges, Unsteady
-from stateflow.replay.delivered import NotKept, delivered_rows, read_files, staged_rows, was_abandoned
+from stateflow.replay.delivered import NotKept, delivered_rows, staged_rows, was_abandoned
 from stateflow.replay.evaluation import Evaluation, PastBatches, evaluation
 from stateflow.replay.feed_names import RenamedFeed, renamed_feeds, under_todays_name
 from stateflow.replay.rows import GONE, RowChanges, compared
 from stateflow.replay.span import Step
 from stateflow.replay.states import StateChanges, state_changes
 from stateflow.spark.batches.batch import Batch
+from stateflow.spark.batches.running_operator import struct_of
 from stateflow.spark.inputs.open_inputs import SourceFrames
 from stateflow.spark.inputs.reread import SlotInput
-from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.internals.workers import other_hash_seed
 from stateflow.spark.sinks.delta_upsert import newest
 from stateflow.spark.sinks.staging import Stager, staged_schema
@@ -83,9 +84,13 @@ class _Replay:
             notes=list(request.notes),
         )
         self.declared = {sink.uid: sink for sink in self.flow.sinks}
-        # A record that only tells where sources begin has none.
         self.kept_sinks = next(
-            (each.record.sinks.keys() for each in self.batches[::-1] if each.record.sinks), frozenset[str]()
+            (
+                each.record.sinks.keys()
+                for each in self.batches[::-1]
+                if not _only_tells_positions(each.record)
+            ),
+            frozenset[str](),
         )
         """Sinks that the job has in the newest of these batches."""
         self.flow.nodes[:] = [
@@ -229,9 +234,7 @@ class _Batches:
                     for change in compared(after.slice(0, 0), after.slice(0, SHOWN), ()).changes
                 ][: SHOWN - len(sink.changes)]
                 continue
-            if (
-                record.sinks and uid not in record.sinks
-            ):  # a record that only tells where sources begin has none
+            if uid not in record.sinks and not _only_tells_positions(record):
                 sink.new_rows += after.num_rows
                 sink.new_batches += 1
                 continue
@@ -332,14 +335,16 @@ class _Batches:
         second: tuple[Batch, dict[str, Prepared]],
     ) -> Unsteady | None:
         acks = [each[0].acks.get(node.uid, []) for each in (first, second)]
-        outputs = sorted({name for some in acks for ack in some for name in ack.staged})
-        pairs = [
-            tuple(
-                read_files(self.past.own, [ref for ack in some if (ref := ack.staged.get(name)) is not None])
-                for some in acks
+        pairs = []
+        for name in sorted({name for some in acks for ack in some for name in ack.staged}):
+            rows = node.outputs[name]
+            assert rows is not None
+            files = [[ref for ack in some if (ref := ack.staged.get(name)) is not None] for some in acks]
+            pairs.append(
+                tuple(
+                    staged_rows(self.past.spark, self.past.own, refs, struct_of(rows.ddl)) for refs in files
+                )
             )
-            for name in outputs
-        ]
         sink = self.past.routes[node.uid].in_sink
         if sink is not None and sink.inputs[0].node is node:
             pairs.append(
@@ -385,6 +390,11 @@ class _Batches:
             for reader in readers:
                 reader.close()
         return None
+
+
+def _only_tells_positions(record: Record) -> bool:
+    """Whether it says where sources begin, or go on: it has no sinks, whatever the job has."""
+    return POSITIONS in record.statistics
 
 
 def _suspects(node: KeyedNode) -> str:
@@ -469,9 +479,7 @@ def _without(rows: pa.Table | None, column: str) -> pa.Table | None:
 
 
 def _rows(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table:
-    if not prepared.files:
-        return arrow_schema(staged_schema(prepared)).empty_table()
-    return staged_rows(spark, stager, prepared)
+    return staged_rows(spark, stager, prepared.files, staged_schema(prepared))
 
 
 def _both(before: pa.Table | None, after: pa.Table | None) -> tuple[pa.Table, pa.Table]:

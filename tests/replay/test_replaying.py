@@ -554,3 +554,60 @@ def test_a_batch_whose_output_was_given_up_is_compared_with_nothing(
     assert (report.is_same, report.excess(0.0)) == (True, ""), report.document()
     assert (told.abandoned_batches, told.abandoned_rows, told.before, told.after) == (1, 2, 4, 4)
     assert "was given up with `stateflow abandon`: the 2 rows" in report.notes[0]
+
+
+class Silent(Balance):
+    """It puts nothing out."""
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        self.total.value += sum(row.amount for row in rows)
+        return []
+
+
+@pytest.fixture
+def plain(spark: SparkSession, tmp_path: Path) -> Workbench:
+    return Workbench(spark, tmp_path)
+
+
+def code_of(plain: Workbench, *sinks: str, process: Any = Balance) -> sf.Pipeline:
+    @sf.pipeline("plain")
+    def pipeline(flow: sf.Flow) -> None:
+        source = plain.source("orders", "id int, user int, amount double, ts timestamp")
+        rows = flow.source("orders", source, Order, event_time="ts", watermark="0 seconds")
+        totals = rows.key_by("user").process("balance", process)
+        for sink in sinks:
+            totals.append(sink, sf.delta(str(plain.folder / sink)))
+
+    return pipeline
+
+
+def run_twice(plain: Workbench, code: sf.Pipeline) -> int:
+    """The slot of the second batch."""
+    for n in (1, 2):
+        plain.rows("orders", [Order(n, n, 1.0, at(n))])
+        plain.run(code, retained_checkpoints=20)
+    return plain.records("plain")[-1].slot
+
+
+def test_a_second_try_of_a_batch_whose_operator_puts_nothing_out_is_compared(plain: Workbench) -> None:
+    code = code_of(plain, "first", "second", process=Silent)
+    slot = run_twice(plain, code)
+    report = plain.job("plain").replay(code, slot, options=plain.options(), check=True)
+    assert (report.is_same, report.unsteady) == (True, None)
+
+
+def test_the_first_sink_of_a_job_is_compared_with_nothing(plain: Workbench) -> None:
+    slot = run_twice(plain, code_of(plain))
+    report = plain.job("plain").replay(code_of(plain, "first"), slot, options=plain.options())
+    first = report.sinks["first"]
+    assert (first.new_batches, first.new_rows > 0, first.counts) == (1, True, {})
+    assert report.excess(0.0) == ""
+
+
+def test_the_last_sinks_that_a_job_itself_has_given_up_are_not_gone_by_the_code(plain: Workbench) -> None:
+    slot = run_twice(plain, code_of(plain, "first"))
+    plain.rows("orders", [Order(3, 3, 1.0, at(3))])
+    plain.run(code_of(plain), retained_checkpoints=20, allow_non_restored_state=True)
+    report = plain.job("plain").replay(code_of(plain), slot, options=plain.options())
+    assert report.sinks == {}
+    assert any("given up sink 'first'" in note for note in report.notes)

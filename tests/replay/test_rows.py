@@ -24,6 +24,27 @@ def test_rows_in_another_order_are_the_same() -> None:
     assert compared(before, after, ["user"]).changed == 0
 
 
+@pytest.mark.parametrize("keys", [["b", "a"], [2, 1], [{"x": 2}, {"x": 1}]])
+def test_maps_with_their_entries_in_another_order_are_the_same(keys: list[Any]) -> None:
+    pairs = [(key, number) for number, key in enumerate(keys)]
+    kind = pa.map_(pa.scalar(keys[0]).type, pa.int64())
+    here, there, other = (
+        pa.table(
+            {"m": pa.array([some], kind), "in": pa.array([[{"m": some}]], pa.list_(pa.struct({"m": kind})))}
+        )
+        for some in (pairs, pairs[::-1], pairs[:1])
+    )
+    assert compared(here, there, []).changed == 0
+    assert compared(here, other, []).counts == {GONE: 1, NEW: 1}
+
+
+def test_a_map_is_shown_by_the_names_of_its_entries() -> None:
+    """They may be called like secrets, which reports hide."""
+    column = pa.array([[("password", "hunter2")]], pa.map_(pa.string(), pa.string()))
+    [change] = compared(pa.table({"m": column[:0]}), pa.table({"m": column}), []).changes
+    assert change.after == {"m": {"password": "hunter2"}}
+
+
 def test_a_row_that_is_there_twice_counts_twice() -> None:
     found = compared(pa.table({"a": [1, 1]}), pa.table({"a": [1, 1, 1]}), [])
 
