@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 import stateflow as sf
-from stateflow.errors import UsageError
+from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.instants import BEGIN_OF_TIME
 from stateflow.format.keygroups import key_group
@@ -217,3 +217,77 @@ def test_a_columnar_operator_shows_and_expects_the_same_way() -> None:
     again = ColumnarHarness.of(flow(), "totals", after=RecordedState.of_text(harness.recorded().text))
     assert again.shown("ann") == harness.shown("ann")
     assert again.shown("bob") == {}
+
+
+def test_what_is_put_takes_the_place_of_all_that_there_was() -> None:
+    harness = KeyedHarness.of(flow(), "everything")
+    hours = [START + timedelta(hours=n) for n in range(3)]
+    harness.put("ann", by_day={"mo": 1}, pages={None: 1, "home": 2}, most=9, visits=hours[:2], seen=["a"])
+    second = {"by_day": {"tu": 2}, "pages": {"cart": 3}, "most": 4, "visits": hours[2:], "seen": ["b"]}
+
+    harness.put("ann", **second)
+
+    fresh = KeyedHarness.of(flow(), "everything")
+    fresh.put("ann", **second)
+    assert harness.snapshot("ann") == fresh.snapshot("ann")
+    assert harness.shown("ann") == fresh.shown("ann")
+
+
+def test_an_expectation_of_a_namespace_is_of_its_value() -> None:
+    harness = KeyedHarness.of(flow(), "everything")
+    harness.put("ann", pages={"home": 2, "cart": 5})
+    harness.expect("value = 2", of="pages", key="ann", namespace="home")
+    harness.expect("value IS NULL", of="pages", key="ann")
+    with pytest.raises(AssertionError, match=r"pages\['cart'\] of key 'ann' is 5"):
+        harness.expect("value = 2", of="pages", key="ann", namespace="cart")
+    with refused(UsageError, "'total'", "no namespaces"):
+        harness.expect("value = 2", of="total", key="ann", namespace="cart")
+
+
+@pytest.mark.parametrize(("kind", "uid"), [(KeyedHarness, "everything"), (ColumnarHarness, "totals")])
+def test_a_later_release_has_the_key_groups_of_the_state_and_the_time_of_the_test(
+    kind: Any, uid: str
+) -> None:
+    row = {"user": "ann", "amount": 2.0, "late": False, "luck": 0.0, "slot": 1, "mark": START, "ts": START}
+    inputs = {
+        "everything": ("user", "amount", "ts"),
+        "totals": ("user", "amount", "late", "luck", "slot", "mark"),
+    }
+    first = kind.of(flow(), uid, max_parallelism=8, now=START + timedelta(days=1))
+    first.rows({name: row[name] for name in inputs[uid]})
+    then = RecordedState.of_text(first.recorded().text)
+    for given in ({}, {"max_parallelism": 8}):
+        again = kind.of(flow(), uid, after=then, **given)
+        assert again.recorded() == then
+    assert kind.of(flow(), uid, after=then, now=START).now == START
+    with refused(UsageError, "max_parallelism=8", "leave max_parallelism=128 out"):
+        kind.of(flow(), uid, after=then, max_parallelism=128)
+
+
+class Exchange(sf.ConnectedProcess):
+    last = sf.ValueState(float)
+
+    def process_left(self, user, rows, ctx):
+        return ()
+
+    def process_right(self, user, rows, ctx):
+        return ()
+
+
+def connected(*names: str) -> sf.Flow:
+    made = sf.Flow("orders")
+    rows = {
+        name: made.source(name, lambda spark: None, "user string, amount double").key_by("user")
+        for name in ("sold", "returned")
+    }
+    one, other = (rows[name] for name in names)
+    one.connect(other).process("both", Exchange, output="user string").for_each_batch("out", print)
+    return made
+
+
+def test_a_release_whose_inputs_have_changed_places_is_refused() -> None:
+    there, back = ("sold", "returned"), ("returned", "sold")
+    first = KeyedHarness.of(connected(*there), "both")
+    KeyedHarness.of(connected(*there), "both", after=first)
+    with refused(IncompatibleError, "'both'", "changed places"):
+        KeyedHarness.of(connected(*back), "both", after=RecordedState.of_text(first.recorded().text))

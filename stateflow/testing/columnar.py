@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import UsageError
 from stateflow.format.instants import micros_since_epoch
-from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM
 from stateflow.format.records import OperatorState
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
@@ -57,9 +56,9 @@ class ColumnarHarness(KeyedStateHarness):
         output: Any,
         outputs: Iterable[Output[Any]] = (),
         on_due: Callable[..., Any] | None = None,
-        now: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+        now: datetime | None = None,
         parameters: Mapping[str, Any] | None = None,
-        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        max_parallelism: int | None = None,
         event_time: str | None = None,
         after: ColumnarHarness | RecordedState | None = None,
     ) -> None:
@@ -83,7 +82,7 @@ class ColumnarHarness(KeyedStateHarness):
             where,
             operator,
             tuple(zip(keys[0], types, strict=True)),
-            max_parallelism,
+            self._max,
             {},
             {name: arrow_schema_of(of) for name, of in self._outputs.items()},
             {name: of.never_null for name, of in self._outputs.items()},
@@ -99,7 +98,8 @@ class ColumnarHarness(KeyedStateHarness):
         """Begins with the state of an earlier release, if there is one, as far as a run would."""
         begins = after.recorded() if isinstance(after, ColumnarHarness) else after
         before = begins.operator if begins is not None else None
-        if before is not None:
+        if begins is not None and before is not None:
+            self._take_key_groups(begins)
             check_key_columns(self._uid, tuple(name for name, _ in self._spec.key), before)
             check_key(self._uid, tuple(kind for _, kind in self._spec.key), before)
             check_options(node, before)
@@ -111,6 +111,7 @@ class ColumnarHarness(KeyedStateHarness):
         )  # fmt: skip
         self._spec = replace(
             self._spec,
+            max_parallelism=self._max,
             states={name: schema for name, schema in states.items() if name in self._spec.operator.states},
         )
         if begins is not None:

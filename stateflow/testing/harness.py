@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from stateflow.errors import UsageError
 from stateflow.format.instants import instant, micros_since_epoch, nearest_instant
+from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM
 from stateflow.format.records import OperatorState, Shard
 from stateflow.operators.context import Moment, TaskCounter
 from stateflow.pipelines.graph import KeyedNode
@@ -25,6 +26,8 @@ from stateflow.state.backends.watched import WatchedBackend
 from stateflow.state.values.serializers import Serializer
 from stateflow.testing.recorded import RecordedState, expected, refuse_unknown
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+"""Where the clock stands of a harness that begins with nothing and is told no time."""
 END = b"\xff" * 8
 """Behind every entry of a backend."""
 
@@ -58,10 +61,11 @@ class Harness:
 class KeyedStateHarness(Harness, ABC):
     """A harness with a memory backend for the state of all keys, and with time that wakes timers."""
 
-    def __init__(self, now: datetime, max_parallelism: int) -> None:
-        super().__init__(now)
+    def __init__(self, now: datetime | None, max_parallelism: int | None) -> None:
+        super().__init__(now or NOW)
         self.watermark: datetime | None = None
-        self._max = max_parallelism
+        self._given = now, max_parallelism
+        self._max = max_parallelism or DEFAULT_MAX_PARALLELISM
         self._slot = 0
         self._seed_ahead = 0
         self._node: KeyedNode | None = None
@@ -112,14 +116,15 @@ class KeyedStateHarness(Harness, ABC):
         """Every state and timer of a key, as `stateflow query` shows it; what is not there is left out."""
         return self.recorded().of_key(self._uid, self._as_key(key)).values()
 
-    def expect(self, condition: str, *, of: str, key: Any) -> None:
-        """Asserts a condition on the value that state `of` has for a key: SQL over `value` and `previous`, the value before the
-        last batch, as `stateflow bisect` takes it."""
+    def expect(self, condition: str, *, of: str, key: Any, namespace: Any = None) -> None:
+        """Asserts a condition on the value that state `of` has for a key, or for a namespace of it: SQL over `value` and `previous`,
+        the value before the last batch, as `stateflow bisect` takes it."""
         after = self.recorded()
         refuse_unknown(self._uid, of, after.operator.states)
         key = self._as_key(key)
         before = self._before or replace(after, entries=())
-        expected(condition, of, after.of_key(self._uid, key), before.of_key(self._uid, key))
+        now, then = (each.of_key(self._uid, key) for each in (after, before))
+        expected(condition, of, now, then, namespace)
 
     def changes(self, of: str) -> list[dict[str, Any]]:
         """The rows that the feed of state `of` has of the last batch, as `flow.state_changes(...)` puts them out. A run puts out more
@@ -158,8 +163,17 @@ class KeyedStateHarness(Harness, ABC):
             watermark=None if self.watermark is None else micros_since_epoch(self.watermark),
         )
 
+    def _take_key_groups(self, state: RecordedState) -> None:
+        """Its keys are found under the number of key groups that they were written with."""
+        theirs = state.operator.max_parallelism
+        if self._given[1] not in (None, theirs):
+            raise UsageError(
+                f"the state of after= has max_parallelism={theirs}, and a job keeps its own for ever: leave max_parallelism={self._given[1]} out"
+            )
+        self._max = theirs
+
     def _begin_with(self, state: RecordedState) -> None:
-        self._slot, self.now = state.slot, instant(state.now)
+        self._slot, self.now = state.slot, self._given[0] or instant(state.now)
         self.watermark = None if state.watermark is None else nearest_instant(state.watermark)
         self._backend.write(state.entries)
         self._elements = dict(state.elements)

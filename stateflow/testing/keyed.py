@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,9 @@ from stateflow.compatibility.states import (
     changed_elements,
     check_key,
     check_key_columns,
+    check_options,
     indexes,
+    options_behind,
     resolve_states,
     state_ids,
     todays_elements,
@@ -26,7 +28,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.instants import micros_since_epoch
-from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
+from stateflow.format.keygroups import key_group
 from stateflow.format.records import OperatorListState, OperatorState
 from stateflow.format.scalars import BY_NAME
 from stateflow.operators.arrow_types import arrow_schema_of
@@ -48,6 +50,7 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import shown
 from stateflow.state.lists_and_maps import BoundListState, BoundMapState
 from stateflow.state.many_timers import BoundTimers
+from stateflow.state.namespaces import Namespaced
 from stateflow.state.single_values import BoundReducingState, BoundValueState
 from stateflow.state.timers import BoundTimer
 from stateflow.state.values.evolution.declared_types import evolved_serializer
@@ -70,12 +73,12 @@ class KeyedHarness(KeyedStateHarness):
         *,
         key: Callable[[Any], Any] | str | tuple[str, ...] | None = None,
         key_type: Any = None,
-        now: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+        now: datetime | None = None,
         parameters: Mapping[str, Any] | None = None,
         output: Any = None,
         outputs: Iterable[Output[Any]] = (),
         on_error: str = "fail",
-        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        max_parallelism: int | None = None,
         event_time: Callable[[Any], datetime | None] | str | None = None,
         after: KeyedHarness | RecordedState | None = None,
     ) -> None:
@@ -101,7 +104,8 @@ class KeyedHarness(KeyedStateHarness):
         node = KeyedNode(cls.__name__, process_type=cls)
         begins = after.recorded() if isinstance(after, KeyedHarness) else after
         before = begins.operator if begins is not None else None
-        if before is not None:
+        if begins is not None and before is not None:
+            self._take_key_groups(begins)
             check_key_columns(cls.__name__, _key_names(key, hint, len(types)), before)
             check_key(cls.__name__, types, before)
             check_replaced(node, before)
@@ -114,7 +118,7 @@ class KeyedHarness(KeyedStateHarness):
             indexes=indexes(states),
         )  # fmt: skip
         self._operator = OperatorState(
-            key=tuple(zip(self._spec.key_columns, types, strict=True)), max_parallelism=max_parallelism,
+            key=tuple(zip(self._spec.key_columns, types, strict=True)), max_parallelism=self._max,
             assignment=(), shards=(), states=states, next_state_id=next_id,
         )  # fmt: skip
         declared = {**({} if rows is None else {MAIN: rows}), **sides}
@@ -153,9 +157,13 @@ class KeyedHarness(KeyedStateHarness):
         sides: list[Output[Any]] = [
             Output(name, of) for name, of in node.sides.items() if name != DEAD_LETTERS
         ]
+        begins = after.recorded() if isinstance(after, KeyedHarness) else after
+        before = begins.operator if begins is not None else None
+        if before is not None:
+            check_options(node, before)
         harness = cls(
             node.process, key=node.keyed[0].columns, key_type=_key_hint(uid, inputs[0], node.keyed[0].columns),
-            output=node.output, outputs=sides, on_error=node.on_error, after=after, **arguments,
+            output=node.output, outputs=sides, on_error=node.on_error, after=begins, **arguments,
         )  # fmt: skip
         harness._key_of = (
             _key_getter(node.keyed[0].columns, ()),
@@ -164,6 +172,7 @@ class KeyedHarness(KeyedStateHarness):
         harness._inputs = inputs
         harness._node = node
         harness._spec = dataclasses.replace(harness._spec, uid=uid, rows=inputs)
+        harness._operator = replace(harness._operator, options=options_behind(node, before))
         return harness
 
     @property
@@ -455,6 +464,8 @@ def _value(field: Field, value: Any) -> Any:
 
 def _set(state: Any, value: Any) -> None:
     """Sets a state of the current key to what `_plain` gives of it."""
+    if isinstance(state, Namespaced):
+        state.clear_key()
     if state.namespace is not None and isinstance(value, dict):
         for namespace, own in value.items():
             _set_one(state.view_of(namespace) if namespace is not None else state, own)
@@ -467,6 +478,7 @@ def _set_one(state: Any, value: Any) -> None:
         case BoundTimer():
             state.set(value)
         case BoundTimers():
+            state.clear_all()
             for at in value:
                 state.set(at)
         case BoundMapState() | BoundListState():
@@ -474,7 +486,6 @@ def _set_one(state: Any, value: Any) -> None:
         case BoundValueState():
             state.value = value
         case BoundReducingState():
-            state.clear()
             state.add(value)
         case _:
             raise UsageError(

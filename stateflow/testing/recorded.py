@@ -41,16 +41,17 @@ class RecordedState(msgspec.Struct, frozen=True, kw_only=True):
         return KeyState(uid, self.operator, key, self.entries, self.now, self.watermark)
 
 
-def expected(condition: str, state: str, after: KeyState, before: KeyState) -> None:
+def expected(condition: str, state: str, after: KeyState, before: KeyState, namespace: Any) -> None:
     """AssertionError unless the condition holds of a state's value; `previous` is the value before."""
     from stateflow.reading.predicates import condition as parsed
 
-    now, then = (each.look_up(state) for each in (after, before))
+    now, then = (each.look_up(state, namespace) for each in (after, before))
     predicate = parsed(condition, after.target(state).schema)
     if not predicate.holds(now.value if now.found else None, then.value if then.found else None):
         value, previous = (each.json if each.found else None for each in (now, then))
+        where = state if namespace is None else f"{state}[{namespace!r}]"
         raise AssertionError(
-            f"{condition} does not hold: {state} of key {after.key!r} is {value!r}, and was {previous!r} before the batch"
+            f"{condition} does not hold: {where} of key {after.key!r} is {value!r}, and was {previous!r} before the batch"
         )
 
 
