@@ -142,6 +142,24 @@ def pytest_of(file: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def test_rows_are_of_the_class_that_the_pipeline_says(tmp_path: Path) -> None:
+    """The operator calls their methods."""
+    payment = "@dataclass\nclass Payment:\n    user: int\n    amount: float\n\n    def worth(self):\n        return FACTOR * self.amount\n"
+    code = PIPELINE.replace("@dataclass\nclass Last", f"{payment}\n\n@dataclass\nclass Last", 1)
+    code = code.replace("FACTOR * row.amount", "row.worth()").replace(
+        '"json"), "user int, amount double")', '"json"), Payment)'
+    )
+    code = code.replace('"user int, amount double", amount=', '"user long, amount double", amount=')
+    (tmp_path / "orders.py").write_text(code)
+    loaded = load_pipeline("orders.py:orders", tmp_path)
+
+    said = write_test(
+        trial_of(past(loaded)), loaded, tmp_path / "test_42.py", Expectation("total", "value = -240")
+    )
+
+    assert "passes with this code" in said
+
+
 @pytest.mark.slow
 def test_it_fails_on_the_faulty_code_and_passes_on_the_mended_one(
     loaded: LoadedPipeline, tmp_path: Path
