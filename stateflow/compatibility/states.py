@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from stateflow.compatibility.input_origins import exchanged, input_options, recorded_columns
 from stateflow.compatibility.renamed_columns import reused_names, reused_since
 from stateflow.errors import CorruptError, IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import (
     OPTION_AGGREGATE,
-    OPTION_INPUTS,
     OPTION_KIND,
     OPTION_ROWS,
     OperatorListState,
@@ -25,8 +25,8 @@ from stateflow.format.records import (
 )
 from stateflow.format.state_names import former_names, found_names, names_in
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
-from stateflow.pipelines.graph import KeyedNode, origin
-from stateflow.pipelines.ready.fixed_options import LATENESS, aggregate_option, duration, listed
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.ready.fixed_options import LATENESS, aggregate_option, duration
 from stateflow.pipelines.ready.operators import (
     ReadyOperator,
     RunningAggregate,
@@ -44,19 +44,15 @@ from stateflow.state.values.schema_text import read_columns
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
-_COLUMNS = "columns of input "
-"""How the names of options begin that say which columns an input had: a name of today may have been another column's then."""
 _HELD_BACK = "held back"
 """Name of an option: by how much the operators before it hold an operator back."""
 BEGIN_ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
 def fixed_options(node: KeyedNode) -> dict[str, str]:
-    """What an operator with two inputs is of, and which columns its inputs have; and of a ready-made one its kind, the options that its state is
-    made with and the columns of rows in its blocks."""
-    declared = node.columnar
-    inputs = {OPTION_INPUTS: " and ".join(_origins(node))} if len(node.keyed) > 1 else {}
-    inputs |= {f"{_COLUMNS}{n}": listed(rows.names) for n, rows in enumerate(node.rows) if rows is not None}
+    """What an operator's inputs are; and of a ready-made one its kind, the options that its state is made with and the columns of rows in its
+    blocks."""
+    declared, inputs = node.columnar, input_options(node)
     if not isinstance(declared, ReadyOperator):
         return inputs
     held_back = {_HELD_BACK: duration(node.held_back)} if node.held_back else {}
@@ -64,10 +60,6 @@ def fixed_options(node: KeyedNode) -> dict[str, str]:
     return {
         **kind, **declared.description, **declared.fixed, **inputs, **held_back, **_columns_of_blocks(declared), **_forms(declared)
     }  # fmt: skip
-
-
-def _origins(node: KeyedNode) -> list[str]:
-    return [origin(keyed.stream) for keyed in node.keyed]
 
 
 def _columns_of_blocks(declared: ReadyOperator) -> dict[str, str]:
@@ -141,8 +133,7 @@ def check_options(node: KeyedNode, before: OperatorState) -> None:
     inputs."""
     if _is_empty(before):
         return
-    inputs, were = _origins(node), before.options.get(OPTION_INPUTS)
-    if were == " and ".join(reversed(inputs)) != " and ".join(inputs):
+    if were := exchanged(node, before.options):
         raise IncompatibleError(
             f"operator {node.uid!r}: its inputs were {were} and have changed places, and its state knows the rows of each by the side that they came "
             f"from: put them back, or {BEGIN_ANEW}"
@@ -253,7 +244,7 @@ def _reused_since(inputs: Sequence[RowType | None], before: OperatorState) -> di
     tell."""
     return _reused_names(
         inputs,
-        lambda n, rows: reused_since(rows, before.options.get(f"{_COLUMNS}{n}", "").split(", ")),
+        lambda n, rows: reused_since(rows, recorded_columns(before.options, n)),
     )
 
 

@@ -23,7 +23,7 @@ from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.ready import enrichment, joins, latest, window_process
 from stateflow.pipelines.ready import operators as ready
 from stateflow.pipelines.ready.operators import ReadyOperator
-from stateflow.pipelines.streams import KeyedStream
+from stateflow.pipelines.streams import KeyedStream, Stream
 from tests.compatibility.allowed import allowing
 from tests.jobs.log import record
 from tests.jobs.operators import operator_of
@@ -482,6 +482,71 @@ def test_inputs_that_change_places_are_refused(kind: str) -> None:
     there, back = of("sold", "returned"), of("returned", "sold")
     assert "its inputs were sold and returned and have changed places" in problem(there, back)
     assert problem(there, there) == ""
+
+
+def sold(frame: Any) -> Any:
+    return frame.where("amount > 0")
+
+
+def returned(frame: Any) -> Any:
+    return frame.where("amount < 0")
+
+
+@dataclass
+class Return(Sale):
+    """A sale with a column more."""
+
+    reason: str = ""
+
+
+OF_ONE: dict[str, Callable[[Stream], tuple[Stream, Stream]]] = {
+    "of other functions": lambda rows: (rows.transform(sold, Sale), rows.transform(returned, Sale)),
+    "through one more": lambda rows: (rows, rows.transform(returned, Sale)),
+    "with other columns": lambda rows: (
+        rows.transform(lambda frame: frame, Sale),
+        rows.transform(lambda frame: frame, Return),
+    ),
+    "of another output": lambda rows: (rows, rows.side("late")),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    # The code of a connect says itself which columns it reads.
+    [
+        (kind, inputs)
+        for kind in OF_TWO
+        for inputs in OF_ONE
+        if (kind, inputs) != ("connect", "with other columns")
+    ],
+)
+def test_inputs_of_one_source_that_change_places_are_refused(kind: str, inputs: str) -> None:
+    def of(step: int) -> Declare:
+        def declared(streams: Streams) -> Any:
+            late = sf.Output("late", Sale) if inputs == "of another output" else None
+            source = streams.flow.source(
+                "all", sf.delta("/all"), Sale, event_time="ts", watermark="1 minute", late=late
+            )
+            one, other = OF_ONE[inputs](source)[::step]
+            return OF_TWO[kind](one.key_by("user"), other.key_by("user"))
+
+        return declared
+
+    assert "have changed places" in problem(of(1), of(-1))
+    assert problem(of(1), of(1)) == ""
+
+
+def test_a_step_of_one_input_may_change() -> None:
+    """Only inputs that are exactly the other way round have changed places."""
+
+    def of(function: Any) -> Declare:
+        def declared(streams: Streams) -> Any:
+            source = streams.flow.source("all", sf.delta("/all"), Sale, event_time="ts", watermark="1 minute")
+            return OF_TWO["connect"](source.key_by("user"), source.transform(function, Sale).key_by("user"))
+
+        return declared
+
+    assert problem(of(sold), of(returned)) == ""
 
 
 def test_an_operator_without_entries_may_change_its_options() -> None:
