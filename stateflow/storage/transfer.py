@@ -126,26 +126,36 @@ def at_once(
             work(item)
             done(item)
         return
-    turn = threading.Lock()
-    failed = threading.Event()
+    turn = threading.Condition()
+    failed, under_way = False, 0
 
     def one(item: T) -> None:
-        if failed.is_set():
-            return
+        nonlocal failed, under_way
+        with turn:
+            if failed:
+                return
+            under_way += 1
         try:
             work(item)
+            with turn:
+                done(item)
         except BaseException:
-            failed.set()
+            failed = True
             raise
-        with turn:
-            done(item)
+        finally:
+            with turn:
+                under_way -= 1
+                turn.notify_all()
 
     with ThreadPoolExecutor(threads, "stateflow-transfer") as pool:
         try:
             for future in [pool.submit(one, item) for item in items]:
                 future.result()
-        except BaseException:
-            failed.set()  # also when this thread was interrupted
+        except BaseException:  # also when this thread was interrupted
+            with turn:
+                failed = True
+                # The pool does not know of a thread in whose start a signal was raised.
+                turn.wait_for(lambda: not under_way)
             raise
 
 
