@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stateflow.format.records import FileRef, Outcome, Prepared
 from stateflow.pipelines.sink_kinds import DELTA_APPEND, MEMORY, kind_in_record
-from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.internals.gateway import first_line
 from stateflow.spark.sinks.delta_table import added, log_of
 from stateflow.spark.sinks.kinds import class_of
-from stateflow.spark.sinks.staging import Stager, staged_schema
-from stateflow.storage.files import verify
+from stateflow.spark.sinks.staging import Stager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 
 class NotKept(Exception):
@@ -39,9 +35,7 @@ def delivered_rows(spark: SparkSession, prepared: Prepared, stager: Stager) -> p
             return _of_table(spark, prepared)
         if prepared.files:
             rows = _put_out(spark, stager, prepared)
-            return (
-                staged_rows(spark, stager, prepared.files, staged_schema(prepared)) if rows is None else rows
-            )
+            return staged_rows(stager, prepared.files) if rows is None else rows
         kind = kind_in_record(prepared.kind)
         if kind is not None and (told := class_of(kind).delivered(prepared)) is not None:
             return told
@@ -56,16 +50,10 @@ def was_abandoned(outcome: Outcome | None, uid: str) -> bool:
     return outcome is not None and outcome.sinks.get(uid) == "abandoned"
 
 
-def staged_rows(spark: SparkSession, stager: Stager, refs: Sequence[FileRef], schema: StructType) -> pa.Table:
-    """The rows of staged files, with the columns of `schema`."""
-    if not refs:
-        return arrow_schema(schema).empty_table()
-    local = stager.local_files(refs)
-    if local is None or any(path.suffix != ".parquet" for path in local):
-        return stager.read(spark, refs, schema).toArrow()
-    for ref, path in zip(refs, local, strict=True):
-        verify(ref, path, ref.base or stager.store.url)
-    return pa.concat_tables([pq.read_table(path) for path in local], promote_options="permissive")
+def staged_rows(stager: Stager, refs: Sequence[FileRef]) -> pa.Table | None:
+    """The rows of staged files, wherever these lie; None where there are none."""
+    batches = [pa.Table.from_batches([batch]) for batch in stager.batches(refs)]
+    return pa.concat_tables(batches, promote_options="permissive") if batches else None
 
 
 def _put_out(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table | None:
@@ -74,7 +62,7 @@ def _put_out(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Tabl
     struct = class_of(kind).put_out(prepared) if kind is not None else ""
     if not struct:
         return None
-    staged = spark.createDataFrame(pa.Table.from_batches(list(stager.batches(prepared.files))))
+    staged = spark.createDataFrame(staged_rows(stager, prepared.files))
     return staged.selectExpr(f"{struct} as row").selectExpr("row.*").toArrow()
 
 

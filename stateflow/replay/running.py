@@ -15,7 +15,7 @@ from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import POSITIONS
 from stateflow.compatibility.states import forgets
 from stateflow.errors import UsageError
-from stateflow.format.records import OperatorState, Prepared, Record
+from stateflow.format.records import FileRef, OperatorState, Prepared, Record
 from stateflow.pipelines.graph import KeyedNode, Node, SinkNode, TransformNode
 from stateflow.pipelines.sink_kinds import FUNCTION, names_of
 from stateflow.quantities import several
@@ -32,12 +32,14 @@ from stateflow.spark.batches.batch import Batch
 from stateflow.spark.batches.running_operator import struct_of
 from stateflow.spark.inputs.open_inputs import SourceFrames
 from stateflow.spark.inputs.reread import SlotInput
+from stateflow.spark.internals.frames import arrow_schema
 from stateflow.spark.internals.workers import other_hash_seed
 from stateflow.spark.sinks.delta_upsert import newest
 from stateflow.spark.sinks.staging import Stager, staged_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _LETTER = {"operator", "key", "error", "traceback", "rows"}
 """Columns of dead letters."""
@@ -226,7 +228,7 @@ class _Batches:
         request, report = self.of.request, self.of.report
         for uid, node in self.of.declared.items():
             sink = report.sinks.setdefault(uid, SinkChanges(uid, _key_of(node)))
-            after = _rows(self.past.spark, self.past.own, prepared[uid])
+            after = self._put_out(prepared[uid])
             if not request.compare:
                 sink.after += after.num_rows
                 sink.changes += [
@@ -296,6 +298,10 @@ class _Batches:
         then = record.sinks.get(uid)
         return None if then is None else delivered_rows(self.past.spark, then, self.past.own)
 
+    def _put_out(self, prepared: Prepared) -> pa.Table:
+        """What the code puts out for a sink now."""
+        return _rows(self.past.own, prepared.files, staged_schema(prepared))
+
     # -- determinism
 
     def _difference(
@@ -314,11 +320,7 @@ class _Batches:
                     return found
         for uid, node in self.of.declared.items():
             changes = compared(
-                *_both(
-                    _rows(self.past.spark, self.past.own, first[1][uid]),
-                    _rows(self.past.spark, self.past.own, second[1][uid]),
-                ),
-                _key_of(node),
+                *_both(self._put_out(first[1][uid]), self._put_out(second[1][uid])), _key_of(node)
             )
             if changes.changed:
                 change = changes.changes[0]
@@ -340,16 +342,10 @@ class _Batches:
             rows = node.outputs[name]
             assert rows is not None
             files = [[ref for ack in some if (ref := ack.staged.get(name)) is not None] for some in acks]
-            pairs.append(
-                tuple(
-                    staged_rows(self.past.spark, self.past.own, refs, struct_of(rows.ddl)) for refs in files
-                )
-            )
+            pairs.append(tuple(_rows(self.past.own, refs, struct_of(rows.ddl)) for refs in files))
         sink = self.past.routes[node.uid].in_sink
         if sink is not None and sink.inputs[0].node is node:
-            pairs.append(
-                tuple(_rows(self.past.spark, self.past.own, each[1][sink.uid]) for each in (first, second))
-            )
+            pairs.append(tuple(self._put_out(each[1][sink.uid]) for each in (first, second)))
         key = node.keyed[0].columns
         for one, other in pairs:
             changes = compared(*_both(one, other), key)
@@ -478,8 +474,9 @@ def _without(rows: pa.Table | None, column: str) -> pa.Table | None:
     return rows.drop_columns([column]) if rows is not None and column in rows.column_names else rows
 
 
-def _rows(spark: SparkSession, stager: Stager, prepared: Prepared) -> pa.Table:
-    return staged_rows(spark, stager, prepared.files, staged_schema(prepared))
+def _rows(stager: Stager, refs: Sequence[FileRef], schema: StructType) -> pa.Table:
+    rows = staged_rows(stager, refs)
+    return arrow_schema(schema).empty_table() if rows is None else rows
 
 
 def _both(before: pa.Table | None, after: pa.Table | None) -> tuple[pa.Table, pa.Table]:
