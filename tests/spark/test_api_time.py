@@ -312,7 +312,7 @@ def test_the_time_between_two_batches_in_which_nobody_looks_makes_no_source_idle
     option: str, job: Delayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock alone goes on by as much as the option says."""
-    on_batch = BatchLoop.on_batch
+    on_batch, query = BatchLoop.on_batch, Queries._query
 
     def at_the_trigger(loop: BatchLoop, frame: DataFrame, batch_id: int) -> None:
         job.clock.now += 200_000_000
@@ -323,7 +323,9 @@ def test_the_time_between_two_batches_in_which_nobody_looks_makes_no_source_idle
 
     if option == "trigger":
         monkeypatch.setattr(BatchLoop, "on_batch", at_the_trigger)
-        monkeypatch.setattr(Queries, "_trigger", lambda queries: {"processingTime": "0 seconds"})
+        monkeypatch.setattr(
+            Queries, "_query", lambda queries, when: query(queries, {"processingTime": "0 seconds"})
+        )
     else:
         monkeypatch.setattr(BatchLoop, "_pause", paused)
     options = {"trigger": "200 seconds", "stop_after": 3} if option == "trigger" else {}
